@@ -1,0 +1,46 @@
+"""The cffi builder of ``netless._spawn``: header to cdef, platform to files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from cffi import FFI
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+
+LINUX = ["spawn.c", "linux.c", "seal.c", "descriptors.c", "cpython.c"]
+SOURCES = LINUX if sys.platform == "linux" else ["unsupported.c"]
+
+
+def declarations() -> str:
+    """The header's public half, without the lines that only the preprocessor reads."""
+    public = (HERE / "spawn.h").read_text().split("/* internal */")[0]
+    return "\n".join(line for line in public.splitlines() if not line.startswith("#"))
+
+
+def compile_arguments() -> list[str]:
+    arguments = ["-std=gnu11"]
+    if os.environ.get("NETLESS_WERROR") == "1":
+        # cffi's generated wrappers have no prototypes and shadow; our files are checked apart.
+        arguments += ["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"]
+    if os.environ.get("NETLESS_SANITIZE") == "1":
+        arguments += ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+    return arguments
+
+
+ffi = FFI()
+ffi.cdef(declarations())
+ffi.set_source(
+    "netless._spawn",
+    '#include "spawn.h"',
+    sources=[os.path.relpath(HERE / name, ROOT) for name in SOURCES],
+    depends=[os.path.relpath(path, ROOT) for path in sorted(HERE.iterdir()) if path.is_file()],
+    include_dirs=[os.path.relpath(HERE, ROOT)],
+    extra_compile_args=compile_arguments() if sys.platform != "win32" else [],
+    extra_link_args=["-fsanitize=address,undefined"]
+    if os.environ.get("NETLESS_SANITIZE") == "1"
+    else [],
+)

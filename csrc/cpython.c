@@ -1,0 +1,58 @@
+/*
+ * The only C file that knows the interpreter.
+ *
+ * cffi releases the interpreter's lock around every call.  Two things must
+ * happen under it, so they take it back for as long as they last.
+ */
+#include <Python.h>
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "spawn.h"
+
+extern char **environ;
+
+/* One block: the pointers, then the strings. */
+static char **copy_environ(void)
+{
+    size_t count = 0, size = 0;
+
+    for (; environ != NULL && environ[count] != NULL; count++)
+        size += strlen(environ[count]) + 1;
+    char **copy = malloc((count + 1) * sizeof(char *) + size);
+    if (copy == NULL)
+        return NULL;
+    char *text = (char *)(copy + count + 1);
+    for (size_t i = 0; i < count; i++) {
+        size_t length = strlen(environ[i]) + 1;
+        copy[i] = memcpy(text, environ[i], length);
+        text += length;
+    }
+    copy[count] = NULL;
+    return copy;
+}
+
+/* Under the lock, no other thread of the interpreter can be inside putenv. */
+char **netless_copy_environ(void)
+{
+    PyGILState_STATE lock = PyGILState_Ensure();
+    char **copy = copy_environ();
+    PyGILState_Release(lock);
+    return copy;
+}
+
+/* What os.fork does, with the child isolated before its at-fork hooks run. */
+int netless_fork(void)
+{
+    PyGILState_STATE lock = PyGILState_Ensure();
+    PyOS_BeforeFork();
+    int pid = netless_fork_isolated();
+    if (pid == 0)
+        PyOS_AfterFork_Child();
+    else
+        PyOS_AfterFork_Parent();
+    PyGILState_Release(lock);
+    return pid;
+}

@@ -1,0 +1,291 @@
+/*
+ * Descriptors: what the child would inherit is looked at in the child, where no
+ * other thread can change it any more, and refused unless it is known to be
+ * harmless; everything else is closed.
+ */
+#define _GNU_SOURCE
+#include "spawn.h"
+
+#include <errno.h>
+#include <linux/stat.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#ifndef SYS_close_range
+#define SYS_close_range 436     /* on every architecture, since Linux 5.9 */
+#endif
+
+/* linux/magic.h has these only in newer headers. */
+#define PROC_MAGIC 0x9fa0
+#define NSFS_MAGIC 0x6e736673
+#define PIDFS_MAGIC 0x50494446
+
+/* linux/major.h, and the minors of drivers/char/mem.c and tty_io.c */
+enum { MEMORY_MAJOR = 1, TTY_MAJOR = 4, TTY_AUX_MAJOR = 5, PTS_FIRST = 136, PTS_LAST = 143,
+       HVC_MAJOR = 229 };
+
+static void number_text(char *end, int number)
+{
+    char digits[12];
+    int count = 0;
+    do {
+        digits[count++] = (char)('0' + number % 10);
+        number /= 10;
+    } while (number > 0);
+    while (count > 0)
+        *end++ = digits[--count];
+    *end = '\0';
+}
+
+/* What /proc/self/fd says the descriptor is; empty when it says nothing. */
+static void describe(int fd, char *name, size_t size)
+{
+    char path[32] = "/proc/self/fd/";
+    number_text(path + strlen(path), fd);
+    ssize_t length = readlink(path, name, size - 1);
+    name[length > 0 ? length : 0] = '\0';
+}
+
+static int ends_with(const char *text, const char *ending)
+{
+    size_t length = strlen(text), tail = strlen(ending);
+    return length >= tail && strcmp(text + length - tail, ending) == 0;
+}
+
+static int socket_option(int fd, int option)
+{
+    int value = -1;
+    socklen_t size = sizeof value;
+    return getsockopt(fd, SOL_SOCKET, option, &value, &size) < 0 ? -1 : value;
+}
+
+/* Streams that are already connected stay where they lead; any other AF_UNIX
+   socket can still be pointed at a path. */
+static int classify_socket(int fd, int unix_sockets, int *family)
+{
+    struct sockaddr_storage peer;
+    socklen_t size = sizeof peer;
+
+    *family = socket_option(fd, SO_DOMAIN);
+    if (*family != AF_UNIX)
+        return NETLESS_KIND_SOCKET;
+    if (unix_sockets)
+        return NETLESS_KIND_FINE;
+    int type = socket_option(fd, SO_TYPE);
+    if (type != SOCK_STREAM && type != SOCK_SEQPACKET)
+        return NETLESS_KIND_SOCKET;
+    return getpeername(fd, (struct sockaddr *)&peer, &size) < 0 ? NETLESS_KIND_SOCKET
+                                                                : NETLESS_KIND_FINE;
+}
+
+static int classify_device(unsigned int major, unsigned int minor)
+{
+    switch (major) {
+    case MEMORY_MAJOR:          /* null, zero, full, random, urandom */
+        return minor == 3 || minor == 5 || (minor >= 7 && minor <= 9) ? NETLESS_KIND_FINE
+                                                                     : NETLESS_KIND_DEVICE;
+    case TTY_AUX_MAJOR:         /* tty, console, ptmx */
+        return minor <= 2 ? NETLESS_KIND_FINE : NETLESS_KIND_DEVICE;
+    case TTY_MAJOR:
+    case HVC_MAJOR:
+        return NETLESS_KIND_FINE;
+    default:
+        return major >= PTS_FIRST && major <= PTS_LAST ? NETLESS_KIND_FINE : NETLESS_KIND_DEVICE;
+    }
+}
+
+/* A file of /proc is fine to read, unless it is a process's memory. */
+static int classify_proc_file(int fd)
+{
+    char name[64];
+    int flags = fcntl(fd, F_GETFL);
+
+    if (flags < 0 || (flags & O_PATH) || (flags & O_ACCMODE) != O_RDONLY)
+        return NETLESS_KIND_PROC;
+    describe(fd, name, sizeof name);
+    return name[0] == '\0' || ends_with(name, "/mem") ? NETLESS_KIND_PROC : NETLESS_KIND_FINE;
+}
+
+static int classify_file(int fd, int is_directory)
+{
+    struct statfs system;
+
+    if (fstatfs(fd, &system) < 0)
+        return NETLESS_KIND_UNKNOWN;
+    switch ((unsigned long)system.f_type) {
+    case NSFS_MAGIC:
+        return NETLESS_KIND_NAMESPACE;
+    case PIDFS_MAGIC:
+        return NETLESS_KIND_PIDFD;
+    case PROC_MAGIC:
+        return is_directory ? NETLESS_KIND_PROC : classify_proc_file(fd);
+    default:
+        return NETLESS_KIND_FINE;
+    }
+}
+
+/* Files without an inode of their own: few of them are harmless. */
+static int classify_anonymous(int fd)
+{
+    static const char *const harmless[] = {
+        "anon_inode:[eventfd]", "anon_inode:[timerfd]", "anon_inode:[eventpoll]",
+        "anon_inode:[signalfd]", "anon_inode:inotify",
+    };
+    char name[64];
+
+    describe(fd, name, sizeof name);
+    for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++)
+        if (strcmp(name, harmless[i]) == 0)
+            return NETLESS_KIND_FINE;
+    return ends_with(name, "[pidfd]") ? NETLESS_KIND_PIDFD : NETLESS_KIND_ANONYMOUS;
+}
+
+static int classify(int fd, int unix_sockets, int *family)
+{
+    struct statx found;
+
+    *family = -1;
+    if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_TYPE, &found) < 0)
+        return errno == EBADF ? NETLESS_KIND_FINE : NETLESS_KIND_UNKNOWN;
+    switch (found.stx_mode & S_IFMT) {
+    case S_IFIFO:
+        return NETLESS_KIND_FINE;
+    case S_IFSOCK:
+        return classify_socket(fd, unix_sockets, family);
+    case S_IFCHR:
+        return classify_device(found.stx_rdev_major, found.stx_rdev_minor);
+    case S_IFREG:
+    case S_IFDIR:
+        return classify_file(fd, (found.stx_mode & S_IFMT) == S_IFDIR);
+    case 0:
+        return classify_anonymous(fd);
+    default:                    /* block devices may be network block devices */
+        return NETLESS_KIND_UNKNOWN;
+    }
+}
+
+static int check(struct netless_launch *launch, int fd)
+{
+    struct netless_report *report = &launch->request->report;
+    int kind = classify(fd, launch->plan->unix_sockets, &report->family);
+
+    if (kind == NETLESS_KIND_FINE || fd == launch->channel[1])
+        return 0;
+    report->fd = fd;
+    report->kind = kind;
+    errno = EPERM;
+    return netless_fail(report, NETLESS_STEP_DESCRIPTORS);
+}
+
+/* Calls visit for every descriptor above 2 that /proc/self/fd lists. */
+static int each_descriptor(struct netless_launch *launch,
+                           int (*visit)(struct netless_launch *launch, int fd))
+{
+    struct entry {              /* struct linux_dirent64 */
+        uint64_t inode;
+        int64_t offset;
+        unsigned short length;
+        unsigned char type;
+        char name[];
+    };
+    _Alignas(struct entry) char buffer[2048];
+    int directory = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int result = 0;
+    long size = 0;
+
+    if (directory < 0)
+        return -1;
+    while (result == 0 &&
+           (size = syscall(SYS_getdents64, directory, buffer, sizeof buffer)) > 0) {
+        for (long at = 0; result == 0 && at < size;) {
+            const struct entry *entry = (const struct entry *)(buffer + at);
+            int fd = netless_number(entry->name);
+            if (fd > 2 && fd != directory)
+                result = visit(launch, fd);
+            at += entry->length;
+        }
+    }
+    close(directory);
+    return size < 0 ? -1 : result;
+}
+
+static int check_inheritable(struct netless_launch *launch, int fd)
+{
+    int flags = fcntl(fd, F_GETFD);
+    return flags < 0 || (flags & FD_CLOEXEC) ? 0 : check(launch, fd);
+}
+
+int netless_check_descriptors(struct netless_launch *launch)
+{
+    const struct netless_request *request = launch->request;
+    struct netless_report *report = &launch->request->report;
+
+    if (launch->plan->inherit_sockets)
+        return 0;
+    for (int fd = 0; fd < 3; fd++)
+        if (check(launch, fd) < 0)
+            return -1;
+    if (request->close_fds) {
+        for (int i = 0; i < launch->keep_count; i++)
+            if (check(launch, launch->keep[i]) < 0)
+                return -1;
+        return 0;
+    }
+    if (each_descriptor(launch, check_inheritable) < 0 && report->step == NETLESS_STEP_NONE) {
+        report->fd = -1;
+        report->kind = NETLESS_KIND_UNKNOWN;
+        return netless_fail(report, NETLESS_STEP_DESCRIPTORS);
+    }
+    return report->step == NETLESS_STEP_NONE ? 0 : -1;
+}
+
+/* ---- closing ---- */
+
+static int is_kept(const struct netless_launch *launch, int fd)
+{
+    for (int i = 0; i < launch->keep_count; i++)
+        if (launch->keep[i] == fd)
+            return 1;
+    return 0;
+}
+
+static int close_unless_kept(struct netless_launch *launch, int fd)
+{
+    if (!is_kept(launch, fd))
+        close(fd);
+    return 0;
+}
+
+static int close_ranges(const struct netless_launch *launch)
+{
+    unsigned int first = 3;
+
+    for (int i = 0; i < launch->keep_count; i++) {
+        unsigned int kept = (unsigned int)launch->keep[i];
+        if (kept > first && syscall(SYS_close_range, first, kept - 1, 0) < 0)
+            return -1;
+        if (kept >= first)
+            first = kept + 1;
+    }
+    return (int)syscall(SYS_close_range, first, ~0U, 0);
+}
+
+/* close_range; where it is missing or refused, what /proc lists; where there is
+   no /proc, every number that can be open. */
+int netless_close_descriptors(struct netless_launch *launch)
+{
+    struct rlimit limit;
+
+    if (close_ranges(launch) == 0 || each_descriptor(launch, close_unless_kept) == 0)
+        return 0;
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return -1;
+    for (int fd = 3; (rlim_t)fd < limit.rlim_max && fd < 1 << 20; fd++)
+        close_unless_kept(launch, fd);
+    return 0;
+}

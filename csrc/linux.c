@@ -1,0 +1,475 @@
+/*
+ * The sealed namespace: made once, joined by every child; or made for one.
+ *
+ * The maps are always written by a process that stayed outside, because on some
+ * systems (Ubuntu's AppArmor restriction) a new user namespace has no power over
+ * itself, and because only a capability in the outer namespace may map more
+ * than one id (user_namespaces(7)).
+ */
+#define _GNU_SOURCE
+#include "spawn.h"
+
+#include <errno.h>
+#include <linux/capability.h>
+#include <linux/stat.h>
+#include <net/if.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* The kernel takes at most one page of map text. */
+#define MAP_TEXT_SIZE 4096
+
+/* statx by number: fstat would tie the wheel to glibc 2.33. */
+int netless_identify(int fd, const char *path, struct netless_identity *identity)
+{
+    struct statx found;
+    if (syscall(SYS_statx, fd, path, *path ? 0 : AT_EMPTY_PATH, STATX_INO, &found) < 0)
+        return -1;
+    identity->device = (uint64_t)found.stx_dev_major << 32 | found.stx_dev_minor;
+    identity->inode = found.stx_ino;
+    return 0;
+}
+
+/* atoi, but async-signal-safe by construction; -1 for what is no number. */
+int netless_number(const char *text)
+{
+    int number = 0;
+    if (*text == '\0')
+        return -1;
+    for (; *text != '\0'; text++) {
+        if (*text < '0' || *text > '9' || number > 100000000)
+            return -1;
+        number = number * 10 + (*text - '0');
+    }
+    return number;
+}
+
+static int same(const struct netless_identity *a, const struct netless_identity *b)
+{
+    return a->device == b->device && a->inode == b->inode;
+}
+
+static int is_still(int fd, const struct netless_identity *expected)
+{
+    struct netless_identity found;
+    return netless_identify(fd, "", &found) == 0 && same(&found, expected);
+}
+
+int netless_is_fresh(const struct netless_plan *plan)
+{
+    const struct netless_namespace *sealed = &plan->sealed;
+    if (sealed->euid != geteuid() || sealed->egid != getegid())
+        return 0;
+    if (plan->way != NETLESS_WAY_JOIN && plan->way != NETLESS_WAY_JOIN_PRIVATE)
+        return 1;
+    return is_still(sealed->user_fd, &sealed->user) && is_still(sealed->net_fd, &sealed->net);
+}
+
+/* Two ends, neither of them 0, 1 or 2, both close-on-exec. */
+int netless_channel(int channel[2])
+{
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
+        return -1;
+    for (int i = 0; i < 2; i++) {
+        channel[i] = fcntl(ends[i], F_DUPFD_CLOEXEC, 3);
+        int error = errno;
+        close(ends[i]);
+        errno = error;
+    }
+    if (channel[0] >= 0 && channel[1] >= 0)
+        return 0;
+    int error = errno;
+    for (int i = 0; i < 2; i++) {
+        if (channel[i] >= 0)
+            close(channel[i]);
+        channel[i] = -1;
+    }
+    errno = error;
+    return -1;
+}
+
+static ssize_t receive(int channel, struct netless_report *report)
+{
+    ssize_t size;
+    do {
+        size = recv(channel, report, sizeof *report, 0);
+    } while (size < 0 && errno == EINTR);
+    if (size >= 0 && size != (ssize_t)sizeof *report) {     /* the other side has died */
+        errno = EPIPE;
+        return -1;
+    }
+    return size;
+}
+
+/* ---- the side that goes in ---- */
+
+/* /proc may belong to another pid namespace: the pid it knows this process by. */
+static int pid_in_proc(void)
+{
+    char text[16];
+    ssize_t length = readlink("/proc/self", text, sizeof text - 1);
+    if (length < 0)
+        return -1;
+    text[length] = '\0';
+    return netless_number(text);
+}
+
+static int retrying_unshare(int flags)
+{
+    /* EINVAL while other processes that share our memory are still exiting */
+    for (int attempt = 0; attempt < 20; attempt++) {
+        if (unshare(flags) == 0)
+            return 0;
+        if (errno != EINVAL)
+            return -1;
+        sched_yield();
+    }
+    return -1;
+}
+
+/* Makes both namespaces in one call, tells the other side, waits for its maps. */
+static int go_in(int channel, struct netless_report *report)
+{
+    struct netless_report answer;
+
+    NETLESS_TRY(report, NETLESS_STEP_UNSHARE, retrying_unshare(CLONE_NEWUSER | CLONE_NEWNET));
+    NETLESS_TRY(report, NETLESS_STEP_PROC, report->proc_pid = pid_in_proc());
+    NETLESS_TRY(report, NETLESS_STEP_CHANNEL,
+                send(channel, report, sizeof *report, MSG_NOSIGNAL));
+    NETLESS_TRY(report, NETLESS_STEP_CHANNEL, receive(channel, &answer));
+    if (answer.step == NETLESS_STEP_NONE)
+        return 0;
+    report->step = answer.step;
+    report->error = answer.error;
+    return -1;
+}
+
+/* ---- the side that stays out and writes the maps ---- */
+
+static int write_file(int proc_pid, const char *name, const char *text)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/%s", proc_pid, name);
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    ssize_t written = write(fd, text, strlen(text));
+    int error = errno;
+    close(fd);
+    errno = error;
+    return written < 0 ? -1 : 0;
+}
+
+/* Every id that this process can name, mapped to itself. */
+static int whole_map_text(const char *path, char *text, size_t size)
+{
+    unsigned int inside, outside, count;
+    size_t used = 0;
+    FILE *file = fopen(path, "re");
+
+    if (file == NULL)
+        return -1;
+    while (fscanf(file, "%u %u %u", &inside, &outside, &count) == 3 && used < size)
+        used += (size_t)snprintf(text + used, size - used, "%u %u %u\n", inside, inside, count);
+    fclose(file);
+    if (used > 0 && used < size)
+        return 0;
+    errno = EPERM;
+    return -1;
+}
+
+static int has_capabilities(uint64_t wanted)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct data[2];
+
+    memset(data, 0, sizeof data);
+    if (syscall(SYS_capget, &header, data) < 0)
+        return 0;
+    return ((data[0].effective | (uint64_t)data[1].effective << 32) & wanted) == wanted;
+}
+
+static int write_whole(int pid, const char *own, const char *name)
+{
+    char text[MAP_TEXT_SIZE];
+    if (whole_map_text(own, text, sizeof text) < 0)
+        return -1;
+    return write_file(pid, name, text);
+}
+
+static int write_one(int pid, const char *name, unsigned int inside, unsigned int outside)
+{
+    char text[64];
+    snprintf(text, sizeof text, "%u %u 1\n", inside, outside);
+    return write_file(pid, name, text);
+}
+
+/* The whole range for a caller that may (then subprocess's user=, group= and
+   extra_groups= work inside), else its own id alone; map_root: as 0. */
+static int write_maps(int pid, int map_root, int *whole, struct netless_report *report)
+{
+    unsigned int uid = geteuid(), gid = getegid();
+
+    *whole = (!map_root || uid == 0) &&
+             has_capabilities(1 << CAP_SETUID | 1 << CAP_SETGID) &&
+             write_whole(pid, "/proc/self/uid_map", "uid_map") == 0;
+    if (*whole && write_whole(pid, "/proc/self/gid_map", "gid_map") == 0)
+        return 0;
+    if (!*whole)
+        NETLESS_TRY(report, NETLESS_STEP_UID_MAP, write_one(pid, "uid_map", map_root ? 0 : uid, uid));
+    *whole = 0;
+    NETLESS_TRY(report, NETLESS_STEP_SETGROUPS, write_file(pid, "setgroups", "deny"));
+    NETLESS_TRY(report, NETLESS_STEP_GID_MAP, write_one(pid, "gid_map", map_root ? 0 : gid, gid));
+    return 0;
+}
+
+/* The counterpart of go_in: 0 when the process at the other end is inside and mapped. */
+int netless_settle_maps(int channel, int map_root, int *whole, struct netless_report *report)
+{
+    NETLESS_TRY(report, NETLESS_STEP_CHANNEL, receive(channel, report));
+    if (report->step != NETLESS_STEP_NONE)
+        return -1;
+    int result = write_maps(report->proc_pid, map_root, whole, report);
+    NETLESS_TRY(report, NETLESS_STEP_CHANNEL,
+                send(channel, report, sizeof *report, MSG_NOSIGNAL));
+    return result;
+}
+
+/* ---- the shared namespace ---- */
+
+struct maker {
+    int channel[2];
+    struct netless_report report;
+};
+
+/* A process that only makes the namespaces and lives until they are opened. */
+static int maker(void *argument)
+{
+    struct maker *self = argument;
+    struct netless_report last;
+
+    close(self->channel[0]);
+    prctl(PR_SET_DUMPABLE, 1);  /* a copy of a non-dumpable parent has unwritable maps */
+    if (go_in(self->channel[1], &self->report) < 0)
+        send(self->channel[1], &self->report, sizeof self->report, MSG_NOSIGNAL);
+    else
+        receive(self->channel[1], &last);
+    _exit(0);
+}
+
+static int open_namespace(int pid, const char *name, struct netless_identity *identity)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/ns/%s", pid, name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0 && netless_identify(fd, "", identity) == 0)
+        return fd;
+    int error = errno;
+    if (fd >= 0)
+        close(fd);
+    errno = error;
+    return -1;
+}
+
+/* A sealed namespace that is the caller's own network would be no seal at all. */
+static int open_both(int pid, struct netless_namespace *made, struct netless_report *report)
+{
+    struct netless_identity own;
+
+    NETLESS_TRY(report, NETLESS_STEP_OPEN_NAMESPACE,
+                netless_identify(AT_FDCWD, "/proc/thread-self/ns/net", &own));
+    NETLESS_TRY(report, NETLESS_STEP_OPEN_NAMESPACE,
+                made->user_fd = open_namespace(pid, "user", &made->user));
+    made->net_fd = open_namespace(pid, "net", &made->net);
+    if (made->net_fd >= 0 && !same(&made->net, &own))
+        return 0;
+    int error = made->net_fd >= 0 ? EEXIST : errno;
+    close(made->user_fd);
+    if (made->net_fd >= 0)
+        close(made->net_fd);
+    errno = error;
+    return netless_fail(report, made->net_fd >= 0 ? NETLESS_STEP_VERIFY_NET
+                                                  : NETLESS_STEP_OPEN_NAMESPACE);
+}
+
+int netless_namespace_make(int map_root, struct netless_namespace *made,
+                           struct netless_report *report)
+{
+    struct maker self = {.channel = {-1, -1}};
+    sigset_t before;
+    int result = -1;
+
+    *made = (struct netless_namespace){.user_fd = -1, .net_fd = -1, .euid = geteuid(),
+                                       .egid = getegid()};
+    NETLESS_TRY(report, NETLESS_STEP_CHANNEL, netless_channel(self.channel));
+    netless_block_signals(&before);
+    pid_t pid = netless_clone(maker, &self, 0);     /* no SIGCHLD: nobody else reaps it */
+    if (pid < 0)
+        netless_fail(report, NETLESS_STEP_CLONE);
+    netless_restore_signals(&before);
+    close(self.channel[1]);
+    if (pid > 0) {
+        result = netless_settle_maps(self.channel[0], map_root, &made->whole_map, report);
+        if (result == 0)
+            result = open_both(report->proc_pid, made, report);
+    }
+    close(self.channel[0]);
+    if (pid > 0)
+        netless_reap(pid);
+    return result;
+}
+
+void netless_namespace_close(struct netless_namespace *sealed)
+{
+    if (sealed->user_fd >= 0 && is_still(sealed->user_fd, &sealed->user))
+        close(sealed->user_fd);
+    if (sealed->net_fd >= 0 && is_still(sealed->net_fd, &sealed->net))
+        close(sealed->net_fd);
+    sealed->user_fd = sealed->net_fd = -1;
+}
+
+static int trier(void *argument)
+{
+    _exit(unshare(*(int *)argument) == 0 ? 0 : errno);
+}
+
+int netless_try_unshare(int flags)
+{
+    int status = 0;
+    pid_t pid = netless_clone(trier, &flags, 0);
+    if (pid < 0)
+        return errno;
+    while (waitpid(pid, &status, __WALL) < 0 && errno == EINTR)
+        continue;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : EINTR;
+}
+
+/* ---- the child's first steps ---- */
+
+/* The kernel adds 127.0.0.1 and ::1 by itself when lo comes up. */
+static int raise_loopback(void)
+{
+    struct ifreq request = {.ifr_name = "lo"};
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return -1;
+    int result = ioctl(fd, SIOCGIFFLAGS, &request);
+    if (result == 0) {
+        request.ifr_flags |= IFF_UP;
+        result = ioctl(fd, SIOCSIFFLAGS, &request);
+    }
+    int error = errno;
+    close(fd);
+    errno = error;
+    return result;
+}
+
+/* The proof: a child goes on only from a network namespace that is known to be
+   the sealed one, or known not to be the one it was started in. */
+static int verify(const struct netless_identity *wanted, const struct netless_identity *outside,
+                  struct netless_report *report)
+{
+    struct netless_identity found;
+
+    NETLESS_TRY(report, NETLESS_STEP_VERIFY_NET,
+                netless_identify(AT_FDCWD, "/proc/self/ns/net", &found));
+    if (wanted != NULL ? same(&found, wanted) : !same(&found, outside))
+        return 0;
+    errno = EEXIST;
+    return netless_fail(report, NETLESS_STEP_VERIFY_NET);
+}
+
+static int join(const struct netless_namespace *sealed, struct netless_report *report)
+{
+    NETLESS_TRY(report, NETLESS_STEP_SETNS_USER, setns(sealed->user_fd, CLONE_NEWUSER));
+    NETLESS_TRY(report, NETLESS_STEP_SETNS_NET, setns(sealed->net_fd, CLONE_NEWNET));
+    return verify(&sealed->net, NULL, report);
+}
+
+static int join_private(const struct netless_namespace *sealed, struct netless_report *report)
+{
+    struct netless_identity outside;
+
+    NETLESS_TRY(report, NETLESS_STEP_VERIFY_NET,
+                netless_identify(AT_FDCWD, "/proc/self/ns/net", &outside));
+    NETLESS_TRY(report, NETLESS_STEP_SETNS_USER, setns(sealed->user_fd, CLONE_NEWUSER));
+    NETLESS_TRY(report, NETLESS_STEP_UNSHARE_NET, unshare(CLONE_NEWNET));
+    return verify(NULL, &outside, report);
+}
+
+static int make(int channel, struct netless_report *report)
+{
+    struct netless_identity outside;
+
+    NETLESS_TRY(report, NETLESS_STEP_VERIFY_NET,
+                netless_identify(AT_FDCWD, "/proc/self/ns/net", &outside));
+    if (go_in(channel, report) < 0)
+        return -1;
+    return verify(NULL, &outside, report);
+}
+
+int netless_enter(struct netless_launch *launch)
+{
+    const struct netless_plan *plan = launch->plan;
+    struct netless_report *report = &launch->request->report;
+    int result = 0;
+
+    if (plan->way == NETLESS_WAY_JOIN)
+        result = join(&plan->sealed, report);
+    else if (plan->way == NETLESS_WAY_JOIN_PRIVATE)
+        result = join_private(&plan->sealed, report);
+    else if (plan->way == NETLESS_WAY_MAKE)
+        result = make(launch->channel[1], report);
+    if (result == 0 && plan->loopback)
+        NETLESS_TRY(report, NETLESS_STEP_LOOPBACK, raise_loopback());
+    return result;
+}
+
+/* ---- the calling process makes namespaces of its own ---- */
+
+struct helper {
+    int channel[2];
+    int map_root;
+};
+
+static int helper(void *argument)
+{
+    struct helper *self = argument;
+    struct netless_report report = {.step = NETLESS_STEP_NONE};
+    int whole;
+
+    close(self->channel[1]);
+    netless_settle_maps(self->channel[0], self->map_root, &whole, &report);
+    _exit(0);
+}
+
+int netless_make_alone(const struct netless_plan *plan, struct netless_report *report)
+{
+    struct helper outside = {.channel = {-1, -1}, .map_root = plan->map_root};
+    struct netless_request request = {.probe = 0};
+    struct netless_launch launch = {.plan = plan, .request = &request};
+    sigset_t before;
+
+    NETLESS_TRY(report, NETLESS_STEP_CHANNEL, netless_channel(outside.channel));
+    netless_block_signals(&before);
+    pid_t pid = netless_clone(helper, &outside, 0);
+    if (pid < 0)
+        netless_fail(report, NETLESS_STEP_CLONE);
+    netless_restore_signals(&before);
+    close(outside.channel[0]);
+    launch.channel[1] = outside.channel[1];
+    int result = pid < 0 ? -1 : netless_enter(&launch);
+    if (result < 0 && pid > 0)
+        *report = request.report;
+    close(outside.channel[1]);
+    if (pid > 0)
+        netless_reap(pid);
+    return result;
+}

@@ -1,0 +1,274 @@
+/*
+ * The launch sequence of netless: everything between the clone and the execve.
+ *
+ * The part above the line "internal" is also the cffi declaration of the
+ * extension (build.py reads it without the lines that begin with '#'), so it
+ * holds plain declarations only.
+ */
+#ifndef NETLESS_SPAWN_H
+#define NETLESS_SPAWN_H
+
+#include <stdint.h>
+
+/*
+ * Every step of the launch sequence, in order.  A failure before
+ * NETLESS_STEP_DESCRIPTORS means that isolation could not be had; from
+ * NETLESS_STEP_STDIO on it means what the same failure means to subprocess.
+ */
+enum netless_step {
+    NETLESS_STEP_NONE,
+    NETLESS_STEP_UNSUPPORTED,
+    NETLESS_STEP_STALE,         /* kept descriptors or credentials changed: plan anew */
+    NETLESS_STEP_MEMORY,
+    NETLESS_STEP_CHANNEL,       /* the socket pair between parent and child */
+    NETLESS_STEP_CLONE,
+    NETLESS_STEP_UNSHARE,       /* unshare(CLONE_NEWUSER | CLONE_NEWNET) */
+    NETLESS_STEP_PROC,          /* /proc does not show the process to itself */
+    NETLESS_STEP_SETGROUPS,
+    NETLESS_STEP_UID_MAP,
+    NETLESS_STEP_GID_MAP,
+    NETLESS_STEP_OPEN_NAMESPACE,
+    NETLESS_STEP_SETNS_USER,
+    NETLESS_STEP_SETNS_NET,
+    NETLESS_STEP_UNSHARE_NET,
+    NETLESS_STEP_VERIFY_NET,
+    NETLESS_STEP_LOOPBACK,
+    NETLESS_STEP_NO_NEW_PRIVS,
+    NETLESS_STEP_LANDLOCK,
+    NETLESS_STEP_SECCOMP,
+    NETLESS_STEP_BOUNDING_SET,
+    NETLESS_STEP_DESCRIPTORS,   /* a descriptor the child must not inherit */
+    NETLESS_STEP_STDIO,
+    NETLESS_STEP_CWD,
+    NETLESS_STEP_UMASK,
+    NETLESS_STEP_SESSION,
+    NETLESS_STEP_PROCESS_GROUP,
+    NETLESS_STEP_GROUPS,
+    NETLESS_STEP_GID,
+    NETLESS_STEP_UID,
+    NETLESS_STEP_SIGNALS,
+    NETLESS_STEP_PREEXEC,
+    NETLESS_STEP_CLOSE_FDS,
+    NETLESS_STEP_EXEC
+};
+
+/* How a child comes into a namespace without network. */
+enum netless_way {
+    NETLESS_WAY_JOIN,           /* setns into the sealed namespace */
+    NETLESS_WAY_JOIN_PRIVATE,   /* setns into its user namespace, unshare the network */
+    NETLESS_WAY_MAKE,           /* a user and network namespace for this child alone */
+    NETLESS_WAY_FILTER          /* no namespace: seccomp and Landlock only */
+};
+
+/* The layers of the seal, as bits. */
+enum netless_layer {
+    NETLESS_LAYER_NO_NEW_PRIVS = 1,
+    NETLESS_LAYER_LANDLOCK = 2,
+    NETLESS_LAYER_SECCOMP = 4,
+    NETLESS_LAYER_BOUNDING_SET = 8
+};
+
+/* What the seccomp filter refuses beyond the common set, as bits. */
+enum netless_rule {
+    NETLESS_RULE_UNIX_STRICT = 1,   /* no AF_UNIX socket that could lead outside */
+    NETLESS_RULE_UNIX_ONLY = 2,     /* AF_UNIX is the only family */
+    NETLESS_RULE_NO_TRACE = 4       /* no ptrace, process_vm_*, pidfd_getfd, kcmp, setns */
+};
+
+/* What the descriptor check found. */
+enum netless_kind {
+    NETLESS_KIND_FINE,
+    NETLESS_KIND_SOCKET,
+    NETLESS_KIND_DEVICE,
+    NETLESS_KIND_NAMESPACE,
+    NETLESS_KIND_PIDFD,
+    NETLESS_KIND_PROC,
+    NETLESS_KIND_ANONYMOUS,     /* io_uring, userfaultfd, bpf, perf, kvm, ... */
+    NETLESS_KIND_UNKNOWN
+};
+
+struct netless_identity {
+    uint64_t device;
+    uint64_t inode;
+};
+
+/* What came of a launch: shared memory, or one message over the channel. */
+struct netless_report {
+    int step;                   /* enum netless_step, NETLESS_STEP_NONE when all went well */
+    int error;                  /* errno of that step */
+    int fd;                     /* NETLESS_STEP_DESCRIPTORS: which one, */
+    int kind;                   /* ... enum netless_kind, */
+    int family;                 /* ... and its address family when it is a socket */
+    int layers;                 /* enum netless_layer bits that were installed */
+    int proc_pid;               /* the child's pid as /proc shows it */
+};
+
+/* A user namespace and an empty network namespace, kept by two descriptors. */
+struct netless_namespace {
+    int user_fd;
+    int net_fd;
+    struct netless_identity user;
+    struct netless_identity net;
+    int whole_map;              /* every id the caller sees is mapped, 1:1 */
+    unsigned int euid;          /* who made it */
+    unsigned int egid;
+};
+
+/* One BPF instruction, as the kernel's struct sock_filter. */
+struct netless_instruction {
+    uint16_t code;
+    uint8_t jt;
+    uint8_t jf;
+    uint32_t k;
+};
+
+struct netless_filter {
+    unsigned int length;
+    struct netless_instruction code[192];
+};
+
+/* What is the same for every child of one Isolation. Not written after it is made. */
+struct netless_plan {
+    int way;                    /* enum netless_way */
+    int loopback;
+    int map_root;
+    int inherit_sockets;
+    int unix_sockets;
+    int layers;                 /* enum netless_layer bits that must hold */
+    int optional;               /* of these, the ones that may be refused (probe only) */
+    uint64_t landlock_net;      /* handled_access_net */
+    uint64_t landlock_scoped;
+    struct netless_namespace sealed;
+    struct netless_filter filter;
+};
+
+/* One child. Strings are NUL-separated; descriptors are -1 where there is none. */
+struct netless_request {
+    const char *argv;
+    int argc;
+    const char *env;            /* with has_env; otherwise environ_copy is used */
+    int env_count;
+    int has_env;
+    char **environ_copy;        /* from netless_copy_environ; freed by the launch */
+    const char *candidates;     /* paths to try, in order */
+    int candidate_count;
+    const char *cwd;
+    int stdio[3];               /* the child's 0, 1, 2 */
+    int parent_ends[3];
+    const int *keep;            /* pass_fds, sorted */
+    int keep_count;
+    int close_fds;
+    int restore_signals;
+    int new_session;
+    int process_group;          /* -1: none */
+    int umask;                  /* -1: none */
+    int has_groups;
+    const unsigned int *groups;
+    int group_count;
+    int has_gid;
+    unsigned int gid;
+    int has_uid;
+    unsigned int uid;
+    int probe;                  /* stop where execve would be */
+    struct netless_report report;
+};
+
+/* Makes the shared namespace. 0, or -1 with the report filled in. */
+int netless_namespace_make(int map_root, struct netless_namespace *made,
+                           struct netless_report *report);
+/* Closes its descriptors, unless something else took their numbers. */
+void netless_namespace_close(struct netless_namespace *sealed);
+
+/* Fills in layers, Landlock attribute and filter for what this kernel offers. */
+void netless_plan_seal(struct netless_plan *plan);
+/* The filter for one architecture (AUDIT_ARCH_*), or length 0. */
+void netless_filter_build(uint32_t architecture, int rules, struct netless_filter *filter);
+uint32_t netless_native_architecture(void);
+int netless_landlock_abi(void);
+
+/* Can the plan's kept namespace be joined by this caller, as it was made? */
+int netless_is_fresh(const struct netless_plan *plan);
+
+/* Starts a child: its pid, or -1 with the report filled in. */
+int netless_spawn(const struct netless_plan *plan, struct netless_request *request);
+/* The errno of unshare(flags) in a child that does nothing else; for diagnosis only. */
+int netless_try_unshare(int flags);
+/* Isolates the calling process: 0, or -1 with the report filled in. */
+int netless_isolate(const struct netless_plan *plan, struct netless_report *report);
+/* Isolates the calling process and executes; comes back on failure only. */
+int netless_exec(const struct netless_plan *plan, struct netless_request *request);
+
+/*
+ * The slow path, for preexec_fn: begin; fork, with the interpreter's lock held;
+ * then in the child finish or fail, in the parent wait.
+ */
+int netless_fork_begin(const struct netless_plan *plan, struct netless_request *request);
+int netless_fork(void);         /* the pid, 0 in the isolated child, -1 on failure */
+int netless_fork_wait(int pid);
+void netless_fork_finish(void);
+void netless_fork_fail(int error);
+
+/* A copy of the environment, for netless_request.environ_copy; NULL when out of memory. */
+char **netless_copy_environ(void);
+
+/* internal */
+
+#ifdef __linux__
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/types.h>
+
+/* What a launch needs besides plan and request; made before the clone. */
+struct netless_launch {
+    const struct netless_plan *plan;
+    struct netless_request *request;
+    char **argv;
+    char **envp;
+    char **candidates;
+    void *memory;
+    int *keep;                  /* request->keep and the channel, sorted */
+    int keep_count;
+    sigset_t mask;              /* the caller's */
+    int channel[2];             /* parent's and child's end; -1 while memory is shared */
+};
+
+/* Records a failed step; always -1. */
+int netless_fail(struct netless_report *report, enum netless_step step);
+#define NETLESS_TRY(report, step, call)                 \
+    do {                                                \
+        if ((call) < 0)                                 \
+            return netless_fail((report), (step));      \
+    } while (0)
+
+/* spawn.c */
+pid_t netless_clone(int (*function)(void *), void *argument, int flags);
+void netless_block_signals(sigset_t *before);
+void netless_restore_signals(const sigset_t *before);
+void netless_reap(pid_t pid);
+int netless_prepare(struct netless_launch *launch);
+int netless_prepare_child(struct netless_launch *launch);
+int netless_execute(struct netless_launch *launch);
+_Noreturn void netless_give_up(struct netless_launch *launch);
+int netless_await_child(struct netless_launch *launch, pid_t pid);
+void netless_discard(struct netless_launch *launch);
+pid_t netless_fork_isolated(void);
+
+/* linux.c */
+int netless_channel(int channel[2]);
+int netless_enter(struct netless_launch *launch);
+int netless_settle_maps(int channel, int map_root, int *whole, struct netless_report *report);
+int netless_make_alone(const struct netless_plan *plan, struct netless_report *report);
+int netless_number(const char *text);
+int netless_identify(int fd, const char *path, struct netless_identity *identity);
+
+/* seal.c */
+int netless_seal(const struct netless_plan *plan, struct netless_report *report);
+
+/* descriptors.c */
+int netless_check_descriptors(struct netless_launch *launch);
+int netless_close_descriptors(struct netless_launch *launch);
+
+#endif /* __linux__ */
+#endif

@@ -1,0 +1,55 @@
+"""Start child processes without any network, enforced by the operating system.
+
+``import netless as subprocess`` gives every public POSIX name of
+:mod:`subprocess`; each child that it starts is isolated, or not started at all.
+"""
+
+from subprocess import (
+    DEVNULL,
+    PIPE,
+    STDOUT,
+    CalledProcessError,
+    CompletedProcess,
+    SubprocessError,
+    TimeoutExpired,
+    list2cmdline,
+)
+
+from ._errors import InheritedSocketError, NetworkIsolationUnavailable
+from ._isolation import Isolation
+from ._popen import (
+    Popen,
+    call,
+    check_call,
+    check_output,
+    getoutput,
+    getstatusoutput,
+    run,
+)
+from ._probe import Probe, probe, require
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DEVNULL",
+    "PIPE",
+    "STDOUT",
+    "CalledProcessError",
+    "CompletedProcess",
+    "InheritedSocketError",
+    "Isolation",
+    "NetworkIsolationUnavailable",
+    "Popen",
+    "Probe",
+    "SubprocessError",
+    "TimeoutExpired",
+    "call",
+    "check_call",
+    "check_output",
+    "getoutput",
+    "getstatusoutput",
+    "list2cmdline",
+    "probe",
+    "require",
+    "run",
+]

@@ -1,0 +1,226 @@
+"""The one place that turns a failed launch step and its errno into cause and hint.
+
+The kernel's errno alone is ambiguous (a limit of zero is "No space left on
+device"), so the wording looks at the system.  Whether isolation works is never
+decided here: only the launch sequence itself decides that.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ._errors import NetworkIsolationUnavailable
+
+CLONE_NEWUSER = 0x10000000
+CAP_SETFCAP = 31
+
+MAKING = ("clone", "unshare", "unshare-net")
+MAPPING = ("setgroups", "uid-map", "gid-map")
+PROC_STEPS = ("proc", "open-namespace", "verify-net", *MAPPING)
+
+
+class Finding(NamedTuple):
+    """Cause, what the errno means here, and the narrowest remedy."""
+
+    cause: str
+    meaning: str
+    hint: str
+
+
+def read(path: str) -> str | None:
+    """A small file's text, or None where it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+def sysctl(name: str) -> int | None:
+    """The value of ``/proc/sys/NAME`` as an integer, or None."""
+    text = read("/proc/sys/" + name.replace(".", "/"))
+    try:
+        return int(text) if text is not None else None
+    except ValueError:
+        return None
+
+
+def status(field: str) -> str | None:
+    """One field of ``/proc/self/status``."""
+    for line in (read("/proc/self/status") or "").splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return value.strip()
+    return None
+
+
+def is_chroot() -> bool:
+    """No mount point at "/": the root directory is not the root of a mount."""
+    mounts = read("/proc/self/mountinfo")
+    return bool(mounts) and not any(line.split()[4] == "/" for line in (mounts or "").splitlines())
+
+
+def has_own_id_mapped(which: str, number: int) -> bool:
+    """Is the caller's own id in its user namespace's map?"""
+    for line in (read(f"/proc/self/{which}_map") or "").splitlines():
+        inside, _, count = map(int, line.split())
+        if inside <= number < inside + count:
+            return True
+    return False
+
+
+def is_nested() -> bool:
+    """Is this process in a user namespace other than the initial one?"""
+    return (read("/proc/self/uid_map") or "").split() != ["0", "0", "4294967295"]
+
+
+def has_capability(number: int) -> bool:
+    """Is the capability in the effective set, as far as /proc tells?"""
+    return bool(int(status("CapEff") or "0", 16) >> number & 1)
+
+
+def is_filtered() -> bool:
+    """Is a seccomp filter in force for this process?"""
+    return status("Seccomp") == "2"
+
+
+def is_apparmor_restricted() -> bool:
+    """Is Ubuntu's restriction of unprivileged user namespaces on?"""
+    return sysctl("kernel.apparmor_restrict_unprivileged_userns") == 1
+
+
+def is_selinux_enforcing() -> bool:
+    """Is SELinux there and enforcing?"""
+    return (read("/sys/fs/selinux/enforce") or "").strip() == "1"
+
+
+def is_wsl1() -> bool:
+    """WSL 1 is no Linux kernel: its release ends in ``-Microsoft``."""
+    return os.uname().release.endswith("-Microsoft")
+
+
+SECCOMP = Finding(
+    "blocked-by-seccomp",
+    "a seccomp filter, probably a container's default profile, refuses new namespaces",
+    "run the container with a seccomp profile that allows unshare, clone and setns; or ask for "
+    'Isolation(fallback="filter"); or run the whole container with --network none',
+)
+APPARMOR = Finding(
+    "apparmor-restricted",
+    "AppArmor restricts unprivileged user namespaces (Ubuntu 23.10 and newer)",
+    "install an AppArmor profile with the rule `userns,` for this program",
+)
+SELINUX = Finding(
+    "blocked-by-selinux",
+    "SELinux denies new user namespaces",
+    "allow user_namespace create for this domain in the SELinux policy",
+)
+NO_PROC = Finding(
+    "proc-missing", "/proc does not show this process", "mount proc at /proc, then try again"
+)
+USERNS_SYSCTL = Finding(
+    "user-namespaces-disabled",
+    "user.max_user_namespaces is used up or 0 (this is a limit, not the disk)",
+    "raise it: sysctl user.max_user_namespaces=10000",
+)
+DEBIAN_SYSCTL = Finding(
+    "user-namespaces-disabled",
+    "kernel.unprivileged_userns_clone is 0",
+    "set it: sysctl kernel.unprivileged_userns_clone=1",
+)
+NETNS_LIMIT = Finding(
+    "network-namespace-limit",
+    "user.max_net_namespaces is used up or 0 (this is a limit, not the disk)",
+    "raise it: sysctl user.max_net_namespaces=10000; children share one namespace unless "
+    "private=True or loopback=True asks for more",
+)
+NESTED = Finding(
+    "nested-too-deep",
+    "user namespaces nest at most 32 deep",
+    "start this from a namespace that is less deeply nested",
+)
+UNMAPPED = Finding(
+    "unmapped-caller",
+    "the caller's own uid or gid has no mapping in its user namespace",
+    "map the caller's ids when that namespace is made, or run from the parent namespace",
+)
+CHROOT = Finding(
+    "inside-chroot",
+    "the kernel refuses new user namespaces inside a chroot",
+    "enter the directory by pivot_root or as a container instead of chroot",
+)
+SETFCAP = Finding(
+    "missing-capability",
+    "mapping uid 0 needs CAP_SETFCAP since Linux 5.12",
+    "keep CAP_SETFCAP in this process's capabilities, or run as another uid than 0",
+)
+KERNEL = Finding(
+    "kernel-unsupported",
+    "this kernel has no user and network namespaces",
+    "use a kernel with CONFIG_USER_NS and CONFIG_NET_NS",
+)
+WSL1 = Finding(
+    "kernel-unsupported", "WSL 1 has no namespaces", "use WSL 2: wsl --set-version DISTRO 2"
+)
+
+def _out_of_space(step: str, try_unshare: Callable[[int], int]) -> Finding:
+    if sysctl("user.max_user_namespaces") == 0:
+        return USERNS_SYSCTL
+    if sysctl("user.max_net_namespaces") == 0 or step == "unshare-net":
+        return NETNS_LIMIT
+    if try_unshare(CLONE_NEWUSER) == 0:
+        return NETNS_LIMIT
+    return NESTED if is_nested() else USERNS_SYSCTL
+
+
+def _not_permitted(step: str) -> Finding | None:
+    if not (has_own_id_mapped("uid", os.geteuid()) and has_own_id_mapped("gid", os.getegid())):
+        return UNMAPPED
+    if step in MAPPING and os.geteuid() == 0 and not has_capability(CAP_SETFCAP):
+        return SETFCAP
+    if sysctl("kernel.unprivileged_userns_clone") == 0 and os.geteuid() != 0:
+        return DEBIAN_SYSCTL
+    if is_chroot():
+        return CHROOT
+    if is_apparmor_restricted():
+        return APPARMOR
+    return SECCOMP if is_filtered() else None
+
+
+def _find(step: str, error: int, try_unshare: Callable[[int], int]) -> Finding | None:
+    if error == errno.ENOENT and step in PROC_STEPS:
+        return NO_PROC
+    if error in (errno.ENOSPC, errno.EUSERS) and step in MAKING:
+        return _out_of_space(step, try_unshare)
+    if error == errno.EACCES:
+        if is_apparmor_restricted():
+            return APPARMOR
+        if is_selinux_enforcing():
+            return SELINUX
+    if error in (errno.EPERM, errno.EACCES):
+        return _not_permitted(step)
+    if error in (errno.EINVAL, errno.ENOSYS) and step in MAKING:
+        if is_wsl1():
+            return WSL1
+        return SECCOMP if error == errno.ENOSYS and is_filtered() else KERNEL
+    return None
+
+
+def explain(
+    step: str, error: int, try_unshare: Callable[[int], int]
+) -> NetworkIsolationUnavailable:
+    """The error to raise for a step that failed with this errno.
+
+    ``try_unshare`` tells which half of a refused ``unshare`` was refused.
+    """
+    finding = _find(step, error, try_unshare) or Finding(
+        "refused",
+        "",
+        "run `netless doctor` for what this system allows",
+    )
+    return NetworkIsolationUnavailable(
+        finding.cause, finding.hint, step=step, errno=error or None, meaning=finding.meaning
+    )

@@ -1,0 +1,110 @@
+"""The two exceptions of this package."""
+
+from __future__ import annotations
+
+import errno as errno_module
+import os
+from typing import Any, ClassVar
+
+
+def errno_name(number: int) -> str:
+    """``EPERM`` for 1, and so on; the number itself where it has no name."""
+    return errno_module.errorcode.get(number, str(number))
+
+
+class NetworkIsolationUnavailable(RuntimeError):
+    """The operating system did not give the isolation that was asked for.
+
+    Raised before or instead of a run: the program was never executed.  Neither
+    an :class:`OSError` nor a :class:`subprocess.SubprocessError`, so that code
+    which treats those as "the command is missing" cannot swallow it.
+
+    Attributes:
+        code: the same everywhere; ``str(error)`` begins with it.
+        cause: a stable token such as ``"unsupported-platform"``.
+        step: the step of the launch sequence that failed, None where none was tried.
+        errno: what the kernel said at that step.
+        hint: what the reader can do about it.
+    """
+
+    code: ClassVar[str] = "cave_sandbox_os_network_isolation_unavailable"
+
+    def __init__(
+        self,
+        cause: str,
+        hint: str = "",
+        *,
+        step: str | None = None,
+        errno: int | None = None,
+        meaning: str = "",
+    ) -> None:
+        super().__init__(cause, hint)
+        self.cause = cause
+        self.hint = hint
+        self.step = step
+        self.errno = errno
+        self.meaning = meaning
+
+    def __str__(self) -> str:
+        text = f"{self.code}: {self.cause}"
+        if self.step is not None and self.errno:
+            text += (
+                f": launch step {self.step!r} failed with "
+                f"{errno_name(self.errno)} ({os.strerror(self.errno)})"
+            )
+        elif self.step is not None:
+            text += f": launch step {self.step!r} failed"
+        if self.meaning:
+            text += f": {self.meaning}"
+        return f"{text}. Hint: {self.hint}" if self.hint else text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (
+            _rebuild,
+            (type(self), self.cause, self.hint, self.step, self.errno, self.meaning),
+        )
+
+
+def _rebuild(
+    kind: type[NetworkIsolationUnavailable],
+    cause: str,
+    hint: str,
+    step: str | None,
+    errno: int | None,
+    meaning: str,
+) -> NetworkIsolationUnavailable:
+    return kind(cause, hint, step=step, errno=errno, meaning=meaning)
+
+
+class InheritedSocketError(ValueError):
+    """The child would inherit a descriptor that leads out of its isolation.
+
+    Raised before the program is executed.  ``Isolation(inherit_sockets=True)``
+    passes such descriptors.
+
+    Attributes:
+        fd: the descriptor's number in the child.
+        family: its address family (``socket.AF_INET``, ...), None when it is no socket.
+    """
+
+    def __init__(self, fd: int, family: int | None, kind: str = "socket") -> None:
+        super().__init__(fd, family, kind)
+        self.fd = fd
+        self.family = family
+        self.kind = kind
+
+    def __str__(self) -> str:
+        return (
+            f"descriptor {self.fd} is {self._described()}, which the isolated child must not "
+            f"inherit; close it or pass Isolation(inherit_sockets=True)"
+        )
+
+    def _described(self) -> str:
+        if self.family is None:
+            return f"a {self.kind}"
+        import socket
+
+        try:
+            return f"an {socket.AddressFamily(self.family).name} socket"
+        except ValueError:
+            return f"a socket of address family {self.family}"

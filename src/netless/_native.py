@@ -1,0 +1,359 @@
+"""The only module that touches the extension.
+
+A *plan* is what is the same for every child of one :class:`Isolation`: the way
+in, the layers of the seal, the filter.  It is settled once, by running the real
+launch sequence in a child that stops where ``execve`` would be, and then holds
+for every child: a step that worked then and fails later is an error.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from . import _diagnosis
+from ._errors import InheritedSocketError
+from ._isolation import Isolation
+
+try:
+    from ._spawn import ffi, lib
+except ImportError:  # no compiler at installation time, or not this platform
+    ffi = lib = None
+
+# What subprocess would raise as well: not a matter of isolation.
+RESOURCE_ERRORS = frozenset((errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE))
+
+
+def is_available() -> bool:
+    """Is the extension there, and built for this platform?"""
+    return lib is not None and os.name == "posix" and os.uname().sysname == "Linux"
+
+
+def _names(enum: str, prefix: str) -> dict[int, str]:
+    """The C enum's names as tokens: NETLESS_STEP_SETNS_USER is "setns-user"."""
+    elements: dict[int, str] = ffi.typeof(f"enum {enum}").elements
+    return {
+        number: name.removeprefix(prefix).lower().replace("_", "-")
+        for number, name in elements.items()
+    }
+
+
+if lib is not None:
+    STEPS = _names("netless_step", "NETLESS_STEP_")
+    KINDS = _names("netless_kind", "NETLESS_KIND_")
+    # A kept namespace that cannot be joined may be one that has become stale.
+    JOIN_STEPS = (
+        lib.NETLESS_STEP_STALE,
+        lib.NETLESS_STEP_SETNS_USER,
+        lib.NETLESS_STEP_SETNS_NET,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """One settled way to start children. ``c`` is the C plan, ``sealed`` what keeps it alive."""
+
+    isolation: Isolation
+    mechanism: str
+    guarantees: frozenset[str]
+    c: Any
+    sealed: Any
+
+
+class _Plans:
+    """The sealed namespaces of this process and the plans that were made with them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.plans: dict[Isolation, Plan] = {}
+        self.sealed: dict[bool, Any] = {}
+
+    def get(self, isolation: Isolation) -> Plan:
+        """The plan for this isolation, settled on first use."""
+        plan = self.plans.get(isolation)
+        if plan is None:
+            with self.lock:
+                plan = self.plans.get(isolation)
+                if plan is None:
+                    plan = self.plans[isolation] = self._settle(isolation)
+        return plan
+
+    def forget(self, plan: Plan) -> None:
+        """Drop a plan that no longer works, and all that shares its namespace."""
+        with self.lock:
+            for isolation, other in list(self.plans.items()):
+                if other.sealed is plan.sealed:
+                    del self.plans[isolation]
+            map_root = plan.isolation.map_root
+            if self.sealed.get(map_root) is plan.sealed:
+                del self.sealed[map_root]
+
+    def _sealed_namespace(self, map_root: bool) -> Any:
+        """The kept pair of namespaces, made anew where it is not what it was."""
+        sealed = self.sealed.get(map_root)
+        if sealed is None:
+            sealed = self.sealed[map_root] = _make_namespace(map_root)
+        return sealed
+
+    def _settle(self, isolation: Isolation) -> Plan:
+        try:
+            sealed = self._sealed_namespace(isolation.map_root)
+            return _settle_with(isolation, sealed)
+        except _Stale:
+            self.sealed.pop(isolation.map_root, None)
+        sealed = self._sealed_namespace(isolation.map_root)
+        return _settle_with(isolation, sealed)
+
+
+class _Stale(Exception):
+    """The kept namespace is not there any more."""
+
+
+_cache = _Plans()
+
+
+def _after_fork_in_child() -> None:
+    """Another thread may have held the lock; the descriptors stay valid."""
+    _cache.lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _make_namespace(map_root: bool) -> Any:
+    made = ffi.new("struct netless_namespace *")
+    report = ffi.new("struct netless_report *")
+    if lib.netless_namespace_make(map_root, made, report) < 0:
+        raise_isolation_failure(report)
+    return ffi.gc(made, lib.netless_namespace_close)
+
+
+def _settle_with(isolation: Isolation, sealed: Any) -> Plan:
+    """Try the ways in, best first. What the probe could not install is not promised."""
+    alone = isolation.private or isolation.loopback
+    ways = [
+        lib.NETLESS_WAY_JOIN_PRIVATE if alone else lib.NETLESS_WAY_JOIN,
+        lib.NETLESS_WAY_MAKE,
+    ]
+    for way in ways:
+        plan = _draft(isolation, sealed, way)
+        report = _probe(plan)
+        if report.step == lib.NETLESS_STEP_STALE:
+            raise _Stale
+        if report.step == lib.NETLESS_STEP_NONE:
+            plan.layers = report.layers
+            plan.optional = 0
+            return Plan(isolation, "namespace", _guarantees(plan), plan, sealed)
+        if report.step not in JOIN_STEPS:
+            break
+    raise_isolation_failure(report)
+
+
+def _draft(isolation: Isolation, sealed: Any, way: int) -> Any:
+    plan = ffi.new("struct netless_plan *")
+    plan.way = way
+    plan.loopback = isolation.loopback
+    plan.map_root = isolation.map_root
+    plan.inherit_sockets = isolation.inherit_sockets
+    plan.unix_sockets = isolation.unix_sockets
+    plan.sealed = sealed[0]
+    lib.netless_plan_seal(plan)
+    plan.optional = plan.layers
+    return plan
+
+
+def _probe(plan: Any) -> Any:
+    """Run the launch sequence in a child that executes nothing."""
+    request = ffi.new("struct netless_request *")
+    request.probe = 1
+    request.process_group = request.umask = -1
+    request.stdio = request.parent_ends = (-1, -1, -1)
+    request.argv = request.candidates = request.env = ffi.NULL
+    lib.netless_spawn(plan, request)
+    report = ffi.new("struct netless_report *")
+    report[0] = request.report
+    return report
+
+
+def _guarantees(plan: Any) -> frozenset[str]:
+    """What holds, from the layers that the probe really installed."""
+    held = {"ip", "no-way-back", "unix-abstract"}
+    if not plan.inherit_sockets:
+        held.add("inherited-sockets")
+    if plan.layers & lib.NETLESS_LAYER_SECCOMP:
+        held |= {"vm-sockets", "key-upcalls", "tty-injection"}
+        if not plan.unix_sockets:
+            held.add("unix-path")
+        if plan.landlock_scoped and plan.layers & lib.NETLESS_LAYER_LANDLOCK:
+            held.add("siblings")
+    if plan.way == lib.NETLESS_WAY_MAKE:
+        held.add("siblings")
+    return frozenset(held)
+
+
+def plan_for(isolation: Isolation) -> Plan:
+    """The settled plan for this isolation.
+
+    Raises:
+        NetworkIsolationUnavailable: this system does not give it.
+        OSError: out of processes, descriptors or memory.
+    """
+    return _cache.get(isolation)
+
+
+def current_plan(isolation: Isolation) -> Plan:
+    """As :func:`plan_for`, settled anew if the kept namespace has become stale."""
+    plan = plan_for(isolation)
+    if not lib.netless_is_fresh(plan.c):
+        _cache.forget(plan)
+        plan = plan_for(isolation)
+    return plan
+
+
+def raise_isolation_failure(report: Any) -> NoReturn:
+    """Raise what a failure before the program's own set-up means."""
+    if report.step == lib.NETLESS_STEP_DESCRIPTORS:
+        is_socket = report.kind == lib.NETLESS_KIND_SOCKET
+        raise InheritedSocketError(
+            report.fd, report.family if is_socket else None, KINDS[report.kind]
+        )
+    if report.error in RESOURCE_ERRORS:
+        raise OSError(report.error, os.strerror(report.error))
+    raise _diagnosis.explain(STEPS[report.step], report.error, lib.netless_try_unshare)
+
+
+def strings(items: Sequence[bytes]) -> bytes:
+    """NUL-terminated strings in one block.
+
+    Raises:
+        ValueError: one of them contains a NUL itself.
+    """
+    block = b"\0".join(items) + b"\0"
+    if block.count(0) != max(len(items), 1):
+        raise ValueError("embedded null byte")
+    return block
+
+
+class Request:
+    """One launch: a C request and the Python objects that its pointers point into."""
+
+    __slots__ = ("_kept", "c")
+
+    def __init__(
+        self,
+        *,
+        args: Sequence[bytes],
+        candidates: Sequence[bytes],
+        env: Sequence[bytes] | None,
+        cwd: bytes | None,
+        pass_fds: Iterable[int],
+        close_fds: bool,
+        restore_signals: bool,
+    ) -> None:
+        c = self.c = ffi.new("struct netless_request *")
+        from_buffer = ffi.from_buffer
+        argv = from_buffer("char[]", strings(args))
+        paths = from_buffer("char[]", strings(candidates))
+        self._kept = [argv, paths]
+        c.argv, c.argc = argv, len(args)
+        c.candidates, c.candidate_count = paths, len(candidates)
+        if env is not None:
+            block = from_buffer("char[]", strings(env))
+            self._kept.append(block)
+            c.env, c.env_count, c.has_env = block, len(env), 1
+        if cwd is not None:
+            directory = from_buffer("char[]", strings([cwd]))
+            self._kept.append(directory)
+            c.cwd = directory
+        descriptors = sorted(set(map(int, pass_fds)))
+        if descriptors:
+            if descriptors[0] < 0 or descriptors[-1] > 0x7FFFFFFF:
+                raise ValueError("bad value(s) in fds_to_keep")
+            keep = ffi.new("int[]", descriptors)
+            self._kept.append(keep)
+            c.keep, c.keep_count = keep, len(descriptors)
+        c.close_fds = close_fds
+        c.restore_signals = restore_signals
+        c.process_group = c.umask = -1
+        c.stdio = c.parent_ends = (-1, -1, -1)
+
+    def set_groups(self, groups: Sequence[int]) -> None:
+        """The supplementary groups of the child."""
+        try:
+            numbers = ffi.new("unsigned int[]", list(groups))
+        except OverflowError:
+            raise ValueError("invalid group id") from None
+        self._kept.append(numbers)
+        self.c.groups, self.c.group_count, self.c.has_groups = numbers, len(groups), 1
+
+
+def start(isolation: Isolation, request: Request) -> tuple[int, Plan]:
+    """Start an isolated child: its pid, or -1 with ``request.c.report`` filled in."""
+    return _retrying(isolation, request, _start_once)
+
+
+def _start_once(plan: Plan, request: Request) -> int:
+    _copy_environment(request)
+    return int(lib.netless_spawn(plan.c, request.c))
+
+
+def _copy_environment(request: Request) -> None:
+    """Right before each launch, which frees the copy whatever comes of it."""
+    if not request.c.has_env:
+        request.c.environ_copy = lib.netless_copy_environ()
+        if request.c.environ_copy == ffi.NULL:
+            raise MemoryError
+
+
+def start_with(
+    isolation: Isolation, request: Request, preexec_fn: Callable[[], object]
+) -> tuple[int, Plan]:
+    """As :func:`start`, with ``preexec_fn`` called in the isolated child."""
+
+    def fork_once(plan: Plan, request: Request) -> int:
+        if lib.netless_fork_begin(plan.c, request.c) < 0:
+            return -1
+        pid = int(lib.netless_fork())
+        if pid == 0:
+            _run_in_child(preexec_fn)
+        return pid if lib.netless_fork_wait(pid) == 0 else -1
+
+    return _retrying(isolation, request, fork_once)
+
+
+def _run_in_child(preexec_fn: Callable[[], object]) -> NoReturn:
+    try:
+        preexec_fn()
+        lib.netless_fork_finish()
+    except BaseException:
+        lib.netless_fork_fail(0)
+    finally:
+        os._exit(255)
+
+
+def _retrying(
+    isolation: Isolation, request: Request, once: Callable[[Plan, Request], int]
+) -> tuple[int, Plan]:
+    """A kept namespace that went stale is made anew, once."""
+    plan = plan_for(isolation)
+    pid = once(plan, request)
+    if pid < 0 and request.c.report.step in JOIN_STEPS:
+        _cache.forget(plan)
+        plan = plan_for(isolation)
+        request.c.report = ffi.new("struct netless_report *")[0]
+        pid = once(plan, request)
+    return pid, plan
+
+
+def execute(isolation: Isolation, request: Request) -> Any:
+    """Isolate this process and execute; comes back with the report on failure only."""
+    plan = plan_for(isolation)
+    _copy_environment(request)
+    lib.netless_exec(plan.c, request.c)
+    return request.c.report
+

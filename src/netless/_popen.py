@@ -1,0 +1,332 @@
+"""``subprocess`` with isolation: :class:`Popen` and the functions built on it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from subprocess import PIPE, STDOUT, CalledProcessError, CompletedProcess, TimeoutExpired
+from typing import IO, TYPE_CHECKING, Any, AnyStr, NoReturn
+
+from . import _native
+from ._errors import NetworkIsolationUnavailable
+from ._isolation import DEFAULT, Isolation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
+    Path: TypeAlias = str | bytes | PathLike[str] | PathLike[bytes]
+    Command: TypeAlias = Path | Sequence[Path]
+
+
+def unsupported() -> NetworkIsolationUnavailable:
+    """The error of a platform, or of an installation, that has no mechanism."""
+    if sys.platform == "linux":
+        return NetworkIsolationUnavailable(
+            "extension-missing",
+            "install netless from a wheel, or with a C compiler at hand",
+        )
+    return NetworkIsolationUnavailable(
+        "unsupported-platform",
+        "use Linux or macOS; on Windows that is WSL 2",
+        meaning=f"there is no mechanism for {sys.platform!r}",
+    )
+
+
+class Popen(subprocess.Popen[AnyStr]):
+    """A :class:`subprocess.Popen` whose child has no network.
+
+    Takes every argument of :class:`subprocess.Popen` and ``isolation``.  The
+    child is isolated before anything of the program, or of ``preexec_fn``, runs.
+
+    What differs from :mod:`subprocess`:
+
+    * Descriptors that lead to a network (sockets other than AF_UNIX, tun
+      devices, namespace handles, pidfds, ...) are not inherited:
+      :class:`netless.InheritedSocketError`, unless ``isolation.inherit_sockets``.
+    * The child has no capability to change its namespaces, and set-user-ID
+      programs gain nothing when the caller is not root.
+    * ``preexec_fn`` runs with the parent's Python-level signal handlers reset to
+      the default actions.
+
+    Attributes:
+        isolation: what was asked for.
+        mechanism: what the kernel was asked with, e.g. ``"namespace"``; None
+            until the child was started.
+
+    Raises:
+        NetworkIsolationUnavailable: the child could not be isolated and was not run.
+        InheritedSocketError: the child would inherit a network socket and was not run.
+        OSError, ValueError, subprocess.SubprocessError: as :class:`subprocess.Popen`.
+    """
+
+    isolation: Isolation
+    mechanism: str | None = None
+
+    if not TYPE_CHECKING:  # the stub beside this file has the whole signature
+
+        def __init__(self, *args, isolation: Isolation = DEFAULT, **kwargs) -> None:
+            if not isinstance(isolation, Isolation):
+                raise TypeError(f"isolation must be a netless.Isolation, not {isolation!r}")
+            if not _native.is_available():
+                raise unsupported()
+            self.isolation = isolation
+            super().__init__(*args, **kwargs)
+
+    # Called by subprocess.Popen.__init__ with the pipes made and every argument checked.
+    def _execute_child(
+        self,
+        args: Command,
+        executable: Path | None,
+        preexec_fn: Callable[[], object] | None,
+        close_fds: bool,
+        pass_fds: Sequence[int],
+        cwd: Path | None,
+        env: Mapping[Any, Any] | None,
+        startupinfo: object,
+        creationflags: int,
+        shell: bool,
+        p2cread: int,
+        p2cwrite: int,
+        c2pread: int,
+        c2pwrite: int,
+        errread: int,
+        errwrite: int,
+        restore_signals: bool,
+        gid: int | None,
+        gids: Sequence[int] | None,
+        uid: int | None,
+        umask: int,
+        start_new_session: bool,
+        process_group: int = -1,
+    ) -> None:
+        argv = _argument_list(args, shell, executable)
+        program = argv[0] if executable is None else executable
+        sys.audit("subprocess.Popen", program, argv, cwd, env)
+        request = _native.Request(
+            args=[os.fsencode(argument) for argument in argv],
+            candidates=_candidates(program, env),
+            env=None if env is None else _environment(env),
+            cwd=None if cwd is None else os.fsencode(cwd),
+            pass_fds=pass_fds,
+            close_fds=bool(close_fds),
+            restore_signals=bool(restore_signals),
+        )
+        c = request.c
+        c.stdio = (p2cread, c2pwrite, errwrite)
+        c.parent_ends = (p2cwrite, c2pread, errread)
+        c.new_session = bool(start_new_session)
+        c.process_group = process_group
+        c.umask = umask
+        if gids is not None:
+            request.set_groups(gids)
+        if gid is not None:
+            c.gid, c.has_gid = gid, 1
+        if uid is not None:
+            c.uid, c.has_uid = uid, 1
+
+        if preexec_fn is None:
+            pid, plan = _native.start(self.isolation, request)
+        else:
+            pid, plan = _native.start_with(self.isolation, request, preexec_fn)
+        if pid < 0:
+            _raise_failure(c.report, program, cwd)
+        self.pid = pid
+        self.mechanism = plan.mechanism
+        self._child_created = True
+        self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
+
+    if TYPE_CHECKING:
+        _child_created: bool
+
+        def _close_pipe_fds(self, *descriptors: int) -> None: ...
+
+
+def _argument_list(args: Command, shell: bool, executable: Path | None) -> list[Path]:
+    if isinstance(args, (str, bytes)):
+        argv: list[Path] = [args]
+    elif isinstance(args, PathLike):
+        if shell:
+            raise TypeError("path-like args is not allowed when shell is true")
+        argv = [args]
+    else:
+        argv = list(args)
+    if shell:
+        argv = ["/bin/sh", "-c", *argv]
+        if executable:
+            argv[0] = executable
+    return argv
+
+
+def _candidates(program: Path, env: Mapping[Any, Any] | None) -> list[bytes]:
+    """The paths to try, as :func:`os.execvpe` finds them."""
+    name = os.fsencode(program)
+    if os.path.dirname(name):
+        return [name]
+    return [os.path.join(os.fsencode(folder), name) for folder in os.get_exec_path(env)]
+
+
+def _environment(env: Mapping[Any, Any]) -> list[bytes]:
+    entries = []
+    for key, value in env.items():
+        name = os.fsencode(key)
+        if b"=" in name:
+            raise ValueError("illegal environment variable name")
+        entries.append(name + b"=" + os.fsencode(value))
+    return entries
+
+
+def _raise_failure(report: Any, program: Path, cwd: Path | None) -> NoReturn:
+    step = _native.STEPS[report.step]
+    if report.step < _native.lib.NETLESS_STEP_STDIO:
+        if step == "memory":
+            raise MemoryError
+        _native.raise_isolation_failure(report)
+    if step == "preexec":
+        raise subprocess.SubprocessError("Exception occurred in preexec_fn.")
+    message = os.strerror(report.error)
+    if step == "exec":
+        raise OSError(report.error, message, program)
+    if step == "cwd":
+        raise OSError(report.error, message, cwd)
+    raise OSError(report.error, message)
+
+
+# ---- the functions of subprocess, on top of this Popen ----
+
+
+def run(
+    *popenargs: Any,
+    input: str | bytes | None = None,
+    capture_output: bool = False,
+    timeout: float | None = None,
+    check: bool = False,
+    isolation: Isolation = DEFAULT,
+    **kwargs: Any,
+) -> CompletedProcess[Any]:
+    """:func:`subprocess.run` for a child without network.
+
+    ``timeout`` is in seconds.
+
+    Raises:
+        NetworkIsolationUnavailable: the child could not be isolated and was not run.
+        CalledProcessError: ``check`` is true and the exit status is not zero.
+        TimeoutExpired: the child was killed because the time ran out.
+    """
+    if input is not None:
+        if kwargs.get("stdin") is not None:
+            raise ValueError("stdin and input arguments may not both be used.")
+        kwargs["stdin"] = PIPE
+    if capture_output:
+        if kwargs.get("stdout") is not None or kwargs.get("stderr") is not None:
+            raise ValueError("stdout and stderr arguments may not be used with capture_output.")
+        kwargs["stdout"] = kwargs["stderr"] = PIPE
+
+    process: Popen[Any]
+    with Popen(*popenargs, isolation=isolation, **kwargs) as process:
+        try:
+            stdout, stderr = process.communicate(input, timeout=timeout)
+        except TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+        except BaseException:
+            process.kill()
+            raise
+        status = process.poll()
+    assert status is not None
+    if check and status:
+        raise CalledProcessError(status, process.args, output=stdout, stderr=stderr)
+    return CompletedProcess(process.args, status, stdout, stderr)
+
+
+def call(
+    *popenargs: Any, timeout: float | None = None, isolation: Isolation = DEFAULT, **kwargs: Any
+) -> int:
+    """:func:`subprocess.call` for a child without network: its exit status.
+
+    ``timeout`` is in seconds.
+    """
+    process: Popen[Any]
+    with Popen(*popenargs, isolation=isolation, **kwargs) as process:
+        try:
+            return process.wait(timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+
+
+def check_call(*popenargs: Any, isolation: Isolation = DEFAULT, **kwargs: Any) -> int:
+    """:func:`subprocess.check_call` for a child without network: 0, or CalledProcessError."""
+    status = call(*popenargs, isolation=isolation, **kwargs)
+    if status:
+        command = kwargs["args"] if "args" in kwargs else popenargs[0]
+        raise CalledProcessError(status, command)
+    return 0
+
+
+def check_output(
+    *popenargs: Any, timeout: float | None = None, isolation: Isolation = DEFAULT, **kwargs: Any
+) -> Any:
+    """:func:`subprocess.check_output` for a child without network: what it wrote to stdout.
+
+    ``timeout`` is in seconds.
+    """
+    for name in ("stdout", "check"):
+        if name in kwargs:
+            raise ValueError(f"{name} argument not allowed, it will be overridden.")
+    if "input" in kwargs and kwargs["input"] is None:
+        # An explicit None means no input, not the parent's stdin.
+        text = kwargs.get("text") or kwargs.get("universal_newlines")
+        kwargs["input"] = "" if text or kwargs.get("encoding") or kwargs.get("errors") else b""
+    return run(
+        *popenargs, stdout=PIPE, timeout=timeout, check=True, isolation=isolation, **kwargs
+    ).stdout
+
+
+def getstatusoutput(
+    cmd: str | bytes,
+    *,
+    encoding: str | None = None,
+    errors: str | None = None,
+    isolation: Isolation = DEFAULT,
+) -> tuple[int, str]:
+    """:func:`subprocess.getstatusoutput` for a shell command without network."""
+    completed = run(
+        cmd,
+        shell=True,
+        text=True,
+        stdout=PIPE,
+        stderr=STDOUT,
+        encoding=encoding,
+        errors=errors,
+        isolation=isolation,
+    )
+    output: str = completed.stdout
+    return completed.returncode, output.removesuffix("\n")
+
+
+def getoutput(
+    cmd: str | bytes,
+    *,
+    encoding: str | None = None,
+    errors: str | None = None,
+    isolation: Isolation = DEFAULT,
+) -> str:
+    """:func:`subprocess.getoutput` for a shell command without network."""
+    return getstatusoutput(cmd, encoding=encoding, errors=errors, isolation=isolation)[1]
+
+
+__all__ = [
+    "IO",
+    "Popen",
+    "call",
+    "check_call",
+    "check_output",
+    "getoutput",
+    "getstatusoutput",
+    "run",
+]
