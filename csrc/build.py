@@ -12,6 +12,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 
 LINUX = ["spawn.c", "linux.c", "seal.c", "descriptors.c", "cpython.c"]
+SANITIZE = ["-fsanitize=address,undefined"]
 SOURCES = LINUX if sys.platform == "linux" else ["unsupported.c"]
 
 
@@ -22,12 +23,18 @@ def declarations() -> str:
 
 
 def compile_arguments() -> list[str]:
+    """Plain by default; NETLESS_WERROR=1 and NETLESS_SANITIZE=1 are for CI."""
     arguments = ["-std=gnu11"]
     if os.environ.get("NETLESS_WERROR") == "1":
         # cffi's generated wrappers have no prototypes and shadow; our files are checked apart.
         arguments += ["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"]
     if os.environ.get("NETLESS_SANITIZE") == "1":
-        arguments += ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+        arguments += [
+            "-g",
+            "-O1",
+            "-fsanitize=address,undefined",
+            "-fno-sanitize-recover=undefined",
+        ]
     return arguments
 
 
@@ -40,7 +47,5 @@ ffi.set_source(
     depends=[os.path.relpath(path, ROOT) for path in sorted(HERE.iterdir()) if path.is_file()],
     include_dirs=[os.path.relpath(HERE, ROOT)],
     extra_compile_args=compile_arguments() if sys.platform != "win32" else [],
-    extra_link_args=["-fsanitize=address,undefined"]
-    if os.environ.get("NETLESS_SANITIZE") == "1"
-    else [],
+    extra_link_args=SANITIZE if os.environ.get("NETLESS_SANITIZE") == "1" else [],
 )

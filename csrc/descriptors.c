@@ -172,12 +172,14 @@ static int classify(int fd, int unix_sockets, int *family)
 static int check(struct netless_launch *launch, int fd)
 {
     struct netless_report *report = &launch->request->report;
-    int kind = classify(fd, launch->plan->unix_sockets, &report->family);
+    int flags = fcntl(fd, F_GETFD);
 
-    if (kind == NETLESS_KIND_FINE || fd == launch->channel[1])
+    if (flags < 0 || (flags & FD_CLOEXEC))      /* not there, or not after execve */
+        return 0;
+    report->kind = classify(fd, launch->plan->unix_sockets, &report->family);
+    if (report->kind == NETLESS_KIND_FINE)
         return 0;
     report->fd = fd;
-    report->kind = kind;
     errno = EPERM;
     return netless_fail(report, NETLESS_STEP_DESCRIPTORS);
 }
@@ -214,12 +216,6 @@ static int each_descriptor(struct netless_launch *launch,
     return size < 0 ? -1 : result;
 }
 
-static int check_inheritable(struct netless_launch *launch, int fd)
-{
-    int flags = fcntl(fd, F_GETFD);
-    return flags < 0 || (flags & FD_CLOEXEC) ? 0 : check(launch, fd);
-}
-
 int netless_check_descriptors(struct netless_launch *launch)
 {
     const struct netless_request *request = launch->request;
@@ -236,7 +232,7 @@ int netless_check_descriptors(struct netless_launch *launch)
                 return -1;
         return 0;
     }
-    if (each_descriptor(launch, check_inheritable) < 0 && report->step == NETLESS_STEP_NONE) {
+    if (each_descriptor(launch, check) < 0 && report->step == NETLESS_STEP_NONE) {
         report->fd = -1;
         report->kind = NETLESS_KIND_UNKNOWN;
         return netless_fail(report, NETLESS_STEP_DESCRIPTORS);

@@ -71,21 +71,28 @@ int netless_is_fresh(const struct netless_plan *plan)
     return is_still(sealed->user_fd, &sealed->user) && is_still(sealed->net_fd, &sealed->net);
 }
 
-/* Two ends, neither of them 0, 1 or 2, both close-on-exec. */
+/* The descriptor moved out of the way of 0, 1 and 2; -1 and closed on failure. */
+static int above_stdio(int fd)
+{
+    if (fd < 0 || fd > 2)
+        return fd;
+    int moved = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    int error = errno;
+    close(fd);
+    errno = error;
+    return moved;
+}
+
 int netless_channel(int channel[2])
 {
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, channel) < 0)
         return -1;
-    for (int i = 0; i < 2; i++) {
-        channel[i] = fcntl(ends[i], F_DUPFD_CLOEXEC, 3);
-        int error = errno;
-        close(ends[i]);
-        errno = error;
-    }
+    channel[0] = above_stdio(channel[0]);
+    int error = errno;
+    channel[1] = above_stdio(channel[1]);
     if (channel[0] >= 0 && channel[1] >= 0)
         return 0;
-    int error = errno;
+    error = channel[0] < 0 ? error : errno;
     for (int i = 0; i < 2; i++) {
         if (channel[i] >= 0)
             close(channel[i]);
@@ -268,7 +275,7 @@ static int open_namespace(int pid, const char *name, struct netless_identity *id
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/ns/%s", pid, name);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = above_stdio(open(path, O_RDONLY | O_CLOEXEC));
     if (fd >= 0 && netless_identify(fd, "", identity) == 0)
         return fd;
     int error = errno;

@@ -166,6 +166,7 @@ WSL1 = Finding(
     "kernel-unsupported", "WSL 1 has no namespaces", "use WSL 2: wsl --set-version DISTRO 2"
 )
 
+
 def _out_of_space(step: str, try_unshare: Callable[[int], int]) -> Finding:
     if sysctl("user.max_user_namespaces") == 0:
         return USERNS_SYSCTL

@@ -46,6 +46,10 @@ class NetworkIsolationUnavailable(RuntimeError):
         self.meaning = meaning
 
     def __str__(self) -> str:
+        return f"{self.summary()}. Hint: {self.hint}" if self.hint else self.summary()
+
+    def summary(self) -> str:
+        """Code, cause, failed step and what it means; all but the hint."""
         text = f"{self.code}: {self.cause}"
         if self.step is not None and self.errno:
             text += (
@@ -54,9 +58,7 @@ class NetworkIsolationUnavailable(RuntimeError):
             )
         elif self.step is not None:
             text += f": launch step {self.step!r} failed"
-        if self.meaning:
-            text += f": {self.meaning}"
-        return f"{text}. Hint: {self.hint}" if self.hint else text
+        return f"{text}: {self.meaning}" if self.meaning else text
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (

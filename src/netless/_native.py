@@ -27,10 +27,18 @@ except ImportError:  # no compiler at installation time, or not this platform
 # What subprocess would raise as well: not a matter of isolation.
 RESOURCE_ERRORS = frozenset((errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE))
 
+# A system call that this system does not allow or have, as opposed to a bad moment.
+REFUSALS = frozenset((errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EINVAL))
+
 
 def is_available() -> bool:
     """Is the extension there, and built for this platform?"""
     return lib is not None and os.name == "posix" and os.uname().sysname == "Linux"
+
+
+def landlock_abi() -> int:
+    """The kernel's Landlock version; 0 where there is none."""
+    return int(lib.netless_landlock_abi()) if lib is not None else 0
 
 
 def _names(enum: str, prefix: str) -> dict[int, str]:
@@ -149,9 +157,9 @@ def _settle_with(isolation: Isolation, sealed: Any) -> Plan:
             plan.layers = report.layers
             plan.optional = 0
             return Plan(isolation, "namespace", _guarantees(plan), plan, sealed)
-        if report.step not in JOIN_STEPS:
+        if report.step not in JOIN_STEPS or report.error not in REFUSALS:
             break
-    raise_isolation_failure(report)
+    return raise_isolation_failure(report)
 
 
 def _draft(isolation: Isolation, sealed: Any, way: int) -> Any:
@@ -224,7 +232,9 @@ def raise_isolation_failure(report: Any) -> NoReturn:
         )
     if report.error in RESOURCE_ERRORS:
         raise OSError(report.error, os.strerror(report.error))
-    raise _diagnosis.explain(STEPS[report.step], report.error, lib.netless_try_unshare)
+    if report.step == lib.NETLESS_STEP_MEMORY:
+        raise MemoryError
+    raise _diagnosis.explain(step_name(report), report.error, lib.netless_try_unshare)
 
 
 def strings(items: Sequence[bytes]) -> bytes:
@@ -237,6 +247,16 @@ def strings(items: Sequence[bytes]) -> bytes:
     if block.count(0) != max(len(items), 1):
         raise ValueError("embedded null byte")
     return block
+
+
+def is_ordinary(report: Any) -> bool:
+    """Did the launch fail at a step that subprocess has as well?"""
+    return bool(report.step >= lib.NETLESS_STEP_STDIO)
+
+
+def step_name(report: Any) -> str:
+    """The failed step's name, e.g. ``"setns-user"``."""
+    return STEPS[report.step]
 
 
 class Request:
@@ -356,4 +376,3 @@ def execute(isolation: Isolation, request: Request) -> Any:
     _copy_environment(request)
     lib.netless_exec(plan.c, request.c)
     return request.c.report
-

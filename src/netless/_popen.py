@@ -5,26 +5,23 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from subprocess import PIPE, STDOUT, CalledProcessError, CompletedProcess, TimeoutExpired
-from typing import IO, TYPE_CHECKING, Any, AnyStr, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _native
 from ._errors import NetworkIsolationUnavailable
 from ._isolation import DEFAULT, Isolation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeAlias
-
-    Path: TypeAlias = str | bytes | PathLike[str] | PathLike[bytes]
-    Command: TypeAlias = Path | Sequence[Path]
+    from ._signature import Command, Path
 
 
 def unsupported() -> NetworkIsolationUnavailable:
     """The error of a platform, or of an installation, that has no mechanism."""
-    if sys.platform == "linux":
+    system: str = sys.platform
+    if system == "linux":
         return NetworkIsolationUnavailable(
             "extension-missing",
             "install netless from a wheel, or with a C compiler at hand",
@@ -32,11 +29,11 @@ def unsupported() -> NetworkIsolationUnavailable:
     return NetworkIsolationUnavailable(
         "unsupported-platform",
         "use Linux or macOS; on Windows that is WSL 2",
-        meaning=f"there is no mechanism for {sys.platform!r}",
+        meaning=f"there is no mechanism for {system!r}",
     )
 
 
-class Popen(subprocess.Popen[AnyStr]):
+class Popen(subprocess.Popen):  # type: ignore[type-arg]  # __init__.pyi has the types
     """A :class:`subprocess.Popen` whose child has no network.
 
     Takes every argument of :class:`subprocess.Popen` and ``isolation``.  The
@@ -47,8 +44,9 @@ class Popen(subprocess.Popen[AnyStr]):
     * Descriptors that lead to a network (sockets other than AF_UNIX, tun
       devices, namespace handles, pidfds, ...) are not inherited:
       :class:`netless.InheritedSocketError`, unless ``isolation.inherit_sockets``.
-    * The child has no capability to change its namespaces, and set-user-ID
-      programs gain nothing when the caller is not root.
+    * The child has no capability to change its namespaces.  Set-user-ID programs
+      gain nothing when the caller is not root, and programs with such a file
+      capability (``ping`` on many systems) are refused: :class:`PermissionError`.
     * ``preexec_fn`` runs with the parent's Python-level signal handlers reset to
       the default actions.
 
@@ -66,15 +64,13 @@ class Popen(subprocess.Popen[AnyStr]):
     isolation: Isolation
     mechanism: str | None = None
 
-    if not TYPE_CHECKING:  # the stub beside this file has the whole signature
-
-        def __init__(self, *args, isolation: Isolation = DEFAULT, **kwargs) -> None:
-            if not isinstance(isolation, Isolation):
-                raise TypeError(f"isolation must be a netless.Isolation, not {isolation!r}")
-            if not _native.is_available():
-                raise unsupported()
-            self.isolation = isolation
-            super().__init__(*args, **kwargs)
+    def __init__(self, *args: Any, isolation: Isolation = DEFAULT, **kwargs: Any) -> None:
+        if not isinstance(isolation, Isolation):
+            raise TypeError(f"isolation must be a netless.Isolation, not {isolation!r}")
+        if not _native.is_available():
+            raise unsupported()
+        self.isolation = isolation
+        super().__init__(*args, **kwargs)
 
     # Called by subprocess.Popen.__init__ with the pipes made and every argument checked.
     def _execute_child(
@@ -108,7 +104,7 @@ class Popen(subprocess.Popen[AnyStr]):
         sys.audit("subprocess.Popen", program, argv, cwd, env)
         request = _native.Request(
             args=[os.fsencode(argument) for argument in argv],
-            candidates=_candidates(program, env),
+            candidates=candidates(program, env),
             env=None if env is None else _environment(env),
             cwd=None if cwd is None else os.fsencode(cwd),
             pass_fds=pass_fds,
@@ -137,12 +133,9 @@ class Popen(subprocess.Popen[AnyStr]):
         self.pid = pid
         self.mechanism = plan.mechanism
         self._child_created = True
-        self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
-
-    if TYPE_CHECKING:
-        _child_created: bool
-
-        def _close_pipe_fds(self, *descriptors: int) -> None: ...
+        self._close_pipe_fds(  # type: ignore[attr-defined]
+            p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite
+        )
 
 
 def _argument_list(args: Command, shell: bool, executable: Path | None) -> list[Path]:
@@ -161,7 +154,7 @@ def _argument_list(args: Command, shell: bool, executable: Path | None) -> list[
     return argv
 
 
-def _candidates(program: Path, env: Mapping[Any, Any] | None) -> list[bytes]:
+def candidates(program: Path, env: Mapping[Any, Any] | None) -> list[bytes]:
     """The paths to try, as :func:`os.execvpe` finds them."""
     name = os.fsencode(program)
     if os.path.dirname(name):
@@ -180,11 +173,9 @@ def _environment(env: Mapping[Any, Any]) -> list[bytes]:
 
 
 def _raise_failure(report: Any, program: Path, cwd: Path | None) -> NoReturn:
-    step = _native.STEPS[report.step]
-    if report.step < _native.lib.NETLESS_STEP_STDIO:
-        if step == "memory":
-            raise MemoryError
+    if not _native.is_ordinary(report):
         _native.raise_isolation_failure(report)
+    step = _native.step_name(report)
     if step == "preexec":
         raise subprocess.SubprocessError("Exception occurred in preexec_fn.")
     message = os.strerror(report.error)
@@ -225,7 +216,6 @@ def run(
             raise ValueError("stdout and stderr arguments may not be used with capture_output.")
         kwargs["stdout"] = kwargs["stderr"] = PIPE
 
-    process: Popen[Any]
     with Popen(*popenargs, isolation=isolation, **kwargs) as process:
         try:
             stdout, stderr = process.communicate(input, timeout=timeout)
@@ -241,31 +231,6 @@ def run(
     if check and status:
         raise CalledProcessError(status, process.args, output=stdout, stderr=stderr)
     return CompletedProcess(process.args, status, stdout, stderr)
-
-
-def call(
-    *popenargs: Any, timeout: float | None = None, isolation: Isolation = DEFAULT, **kwargs: Any
-) -> int:
-    """:func:`subprocess.call` for a child without network: its exit status.
-
-    ``timeout`` is in seconds.
-    """
-    process: Popen[Any]
-    with Popen(*popenargs, isolation=isolation, **kwargs) as process:
-        try:
-            return process.wait(timeout=timeout)
-        except BaseException:
-            process.kill()
-            raise
-
-
-def check_call(*popenargs: Any, isolation: Isolation = DEFAULT, **kwargs: Any) -> int:
-    """:func:`subprocess.check_call` for a child without network: 0, or CalledProcessError."""
-    status = call(*popenargs, isolation=isolation, **kwargs)
-    if status:
-        command = kwargs["args"] if "args" in kwargs else popenargs[0]
-        raise CalledProcessError(status, command)
-    return 0
 
 
 def check_output(
@@ -285,6 +250,30 @@ def check_output(
     return run(
         *popenargs, stdout=PIPE, timeout=timeout, check=True, isolation=isolation, **kwargs
     ).stdout
+
+
+def call(
+    *popenargs: Any, timeout: float | None = None, isolation: Isolation = DEFAULT, **kwargs: Any
+) -> int:
+    """:func:`subprocess.call` for a child without network: its exit status.
+
+    ``timeout`` is in seconds.
+    """
+    with Popen(*popenargs, isolation=isolation, **kwargs) as process:
+        try:
+            return process.wait(timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+
+
+def check_call(*popenargs: Any, isolation: Isolation = DEFAULT, **kwargs: Any) -> int:
+    """:func:`subprocess.check_call` for a child without network: 0, or CalledProcessError."""
+    status = call(*popenargs, isolation=isolation, **kwargs)
+    if status:
+        command = kwargs["args"] if "args" in kwargs else popenargs[0]
+        raise CalledProcessError(status, command)
+    return 0
 
 
 def getstatusoutput(
@@ -318,15 +307,3 @@ def getoutput(
 ) -> str:
     """:func:`subprocess.getoutput` for a shell command without network."""
     return getstatusoutput(cmd, encoding=encoding, errors=errors, isolation=isolation)[1]
-
-
-__all__ = [
-    "IO",
-    "Popen",
-    "call",
-    "check_call",
-    "check_output",
-    "getoutput",
-    "getstatusoutput",
-    "run",
-]

@@ -37,9 +37,7 @@ def require(isolation: Isolation = DEFAULT) -> Probe:
     if not _native.is_available():
         raise unsupported()
     plan = _native.current_plan(isolation)
-    return Probe(
-        available=True, mechanism=plan.mechanism, guarantees=plan.guarantees, error=None
-    )
+    return Probe(available=True, mechanism=plan.mechanism, guarantees=plan.guarantees, error=None)
 
 
 def probe(isolation: Isolation = DEFAULT) -> Probe:

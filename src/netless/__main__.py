@@ -1,0 +1,5 @@
+"""``python -m netless``."""
+
+from .cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,112 @@
+"""What the tests share: patience, programs that must be there, listeners that count."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+MUST_ISOLATE = os.environ.get("NETLESS_MUST_ISOLATE") == "1"
+PATIENCE = 60  # seconds after which a command counts as hanging
+
+
+def need(program: str) -> str:
+    """The program's path; a missing one is a failure in CI and a skip elsewhere."""
+    path = shutil.which(program)
+    if path is None:
+        if MUST_ISOLATE:
+            pytest.fail(f"{program} is not installed")
+        pytest.skip(f"{program} is not installed")
+    return path
+
+
+class Listener:
+    """A TCP and a UDP socket on one loopback address; counts what reaches them."""
+
+    def __init__(self, family: socket.AddressFamily, address: str) -> None:
+        self.family, self.address = family, address
+        self.tcp = socket.create_server((address, 0), family=family, backlog=256)
+        self.port = self.tcp.getsockname()[1]
+        self.udp = socket.socket(family, socket.SOCK_DGRAM)
+        self.udp.bind((address, self.port))
+        self.connections = self.datagrams = 0
+        self.arrived = threading.Condition()
+        self.threads = [
+            threading.Thread(target=loop, daemon=True) for loop in (self._accept, self._receive)
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self.tcp.accept()
+            except OSError:
+                return
+            with self.arrived:
+                self.connections += 1
+                self.arrived.notify_all()
+            with connection:
+                connection.settimeout(5)
+                try:
+                    connection.recv(4096)
+                    connection.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\nyes")
+                except OSError:
+                    pass
+
+    def _receive(self) -> None:
+        while True:
+            try:
+                data, _ = self.udp.recvfrom(4096)
+            except OSError:
+                return
+            if data == b"stop":
+                return
+            with self.arrived:
+                self.datagrams += 1
+                self.arrived.notify_all()
+
+    @property
+    def reached(self) -> int:
+        return self.connections + self.datagrams
+
+    def wait_until_reached(self, before: int) -> bool:
+        with self.arrived:
+            return self.arrived.wait_for(lambda: self.reached > before, timeout=10)
+
+    def close(self) -> None:
+        with socket.socket(self.family, socket.SOCK_DGRAM) as sender:
+            sender.sendto(b"stop", (self.address, self.port))
+        self.tcp.shutdown(socket.SHUT_RDWR)
+        self.tcp.close()
+        for thread in self.threads:
+            thread.join(10)
+        self.udp.close()
+
+
+def snapshot() -> dict[str, object]:
+    """What a process must not leave behind: descriptors, children, network namespaces."""
+    children = subprocess.run(
+        ["ps", "--ppid", str(os.getpid()), "-o", "pid=,comm=,stat="], capture_output=True, text=True
+    ).stdout.splitlines()
+    return {
+        "descriptors": sorted(os.listdir("/proc/self/fd")),
+        "children": [line for line in children if " ps " not in line],
+    }
+
+
+def live_network_namespaces() -> int | None:
+    """How many the kernel holds, or None where it does not say (it tells root only)."""
+    try:
+        slab = Path("/proc/slabinfo").read_text()
+    except OSError:
+        return None
+    for line in slab.splitlines():
+        if line.startswith("net_namespace"):
+            return int(line.split()[1])
+    return None
