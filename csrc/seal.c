@@ -37,6 +37,12 @@
 #define AUDIT_ARCH_RISCV64 0xc00000f3
 #endif
 #define LANDLOCK_VERSION_FLAG 1
+#ifndef SYS_landlock_add_rule
+#define SYS_landlock_add_rule 445
+#endif
+#define LANDLOCK_PATH_BENEATH 1
+#define LANDLOCK_FS_REFER (1 << 13)             /* ABI 2, Linux 5.19 */
+#define LANDLOCK_FS_RESOLVE_UNIX (1 << 16)      /* ABI 9, Linux 7.1 */
 #define LANDLOCK_SCOPE_ABSTRACT_UNIX 1          /* ABI 6, Linux 6.12 */
 #define LANDLOCK_BIND_AND_CONNECT_TCP 3         /* ABI 4, Linux 6.7 */
 
@@ -45,6 +51,10 @@ static const int dropped_capabilities[] = {
     CAP_NET_BROADCAST, CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_MODULE, CAP_SYS_RAWIO, CAP_SYS_PTRACE,
     CAP_SYS_ADMIN, 38 /* CAP_PERFMON */, 39 /* CAP_BPF */, 40 /* CAP_CHECKPOINT_RESTORE */,
 };
+
+/* TUNSETIFF, as most machines and as PowerPC number it. */
+#define TUN_ATTACH 0x400454ca
+#define TUN_ATTACH_PPC 0x800454ca
 
 /* ---- the filter ---- */
 
@@ -166,7 +176,7 @@ static int collect_rules(const struct architecture *a, int wanted, struct rule *
     add_rule(rules, &count, IO_URING_FIRST, IO_URING_LAST, T_ENOSYS);
     if (wanted & NETLESS_RULE_UNIX_STRICT)
         add_rule(rules, &count, a->socketpair, a->socketpair, T_SOCKETPAIR);
-    if (wanted & NETLESS_RULE_NO_TRACE) {
+    if (wanted & NETLESS_RULE_BARE) {
         const int traces[] = {a->ptrace, a->setns, a->vm_readv, a->vm_writev, a->kcmp, PIDFD_GETFD};
         for (size_t i = 0; i < sizeof traces / sizeof *traces; i++)
             add_rule(rules, &count, traces[i], traces[i], T_EPERM);
@@ -198,7 +208,7 @@ static void emit_socket_checks(struct builder *b, int wanted)
     emit_load_argument(b, 0);
     if (!(wanted & NETLESS_RULE_UNIX_STRICT))
         emit_equal(b, AF_UNIX, T_ALLOW, T_NEXT);
-    if (!(wanted & NETLESS_RULE_UNIX_ONLY)) {
+    if (!(wanted & NETLESS_RULE_BARE)) {
         emit_equal(b, AF_INET, T_ALLOW, T_NEXT);
         emit_equal(b, AF_INET6, T_ALLOW, T_NEXT);
         unsigned int other = emit(b, BPF_JMP | BPF_JEQ | BPF_K, AF_NETLINK, T_NEXT, T_NEXT);
@@ -224,11 +234,15 @@ static void emit_socket_checks(struct builder *b, int wanted)
     }
 }
 
-static void emit_ends(struct builder *b)
+static void emit_ends(struct builder *b, int wanted)
 {
     place(b, T_IOCTL);
     emit_load_argument(b, 1);
     emit_equal(b, TIOCSTI, T_EPERM, T_NEXT);
+    if (wanted & NETLESS_RULE_BARE) {               /* a tun device that the user owns */
+        emit_equal(b, TUN_ATTACH, T_EPERM, T_NEXT);
+        emit_equal(b, TUN_ATTACH_PPC, T_EPERM, T_NEXT);
+    }
     emit_equal(b, 0x541c /* TIOCLINUX */, T_EPERM, T_NEXT);
     place(b, T_ALLOW);
     emit_return(b, SECCOMP_RET_ALLOW);
@@ -274,7 +288,7 @@ void netless_filter_build(uint32_t architecture, int rules, struct netless_filte
         emit_architecture(&b, find_architecture(native->compat), rules);
     emit_errno(&b, ENOSYS);     /* an architecture that is not known */
     emit_socket_checks(&b, rules);
-    emit_ends(&b);
+    emit_ends(&b, rules);
     resolve(&b);
 }
 
@@ -314,23 +328,43 @@ static int has_seccomp(void)
     return prctl(PR_GET_SECCOMP, 0, 0, 0, 0) >= 0;
 }
 
-void netless_plan_seal(struct netless_plan *plan)
+/* Powers over processes, devices or the kernel that would undo a filter without a namespace. */
+int netless_has_root_powers(void)
 {
-    int is_filter = plan->way == NETLESS_WAY_FILTER, abi = netless_landlock_abi();
-    int rules = (plan->unix_sockets ? 0 : NETLESS_RULE_UNIX_STRICT) |
-                (is_filter ? NETLESS_RULE_UNIX_ONLY | NETLESS_RULE_NO_TRACE : 0);
+    return netless_has_capability(1 << CAP_NET_ADMIN | 1 << CAP_SYS_MODULE | 1 << CAP_SYS_RAWIO |
+                                  1 << CAP_SYS_PTRACE | 1 << CAP_SYS_ADMIN |
+                                  1ULL << 38 | 1ULL << 39 | 1ULL << 40);
+}
 
-    plan->layers = is_filter ? 0 : NETLESS_LAYER_BOUNDING_SET;
+/* Sockets by path are Landlock's from ABI 9 on, where sockets among the child's
+   own processes go on working; before that seccomp refuses nearly all of them.
+   Its TCP rights would shut loopback=True too, so only without a namespace. */
+static void plan_landlock(struct netless_plan *plan, int abi)
+{
     plan->landlock_scoped = abi >= 6 ? LANDLOCK_SCOPE_ABSTRACT_UNIX : 0;
-    /* TCP rights would shut loopback=True too, so only where there is no network to shut. */
-    plan->landlock_net = is_filter && abi >= 4 ? LANDLOCK_BIND_AND_CONNECT_TCP : 0;
+    plan->landlock_net = plan->way == NETLESS_WAY_FILTER && abi >= 4 ? LANDLOCK_BIND_AND_CONNECT_TCP
+                                                                     : 0;
+    plan->landlock_fs = !plan->unix_sockets && abi >= 9
+                            ? LANDLOCK_FS_RESOLVE_UNIX | LANDLOCK_FS_REFER
+                            : 0;
     if (plan->landlock_scoped || plan->landlock_net)
         plan->layers |= NETLESS_LAYER_LANDLOCK;
-    netless_filter_build(netless_native_architecture(), rules, &plan->filter);
+}
+
+void netless_plan_seal(struct netless_plan *plan)
+{
+    int bare = plan->way == NETLESS_WAY_FILTER;
+
+    plan->layers = bare ? 0 : NETLESS_LAYER_BOUNDING_SET;
+    plan_landlock(plan, netless_landlock_abi());
+    netless_filter_build(netless_native_architecture(),
+                         (!plan->unix_sockets && !plan->landlock_fs ? NETLESS_RULE_UNIX_STRICT : 0) |
+                             (bare ? NETLESS_RULE_BARE : 0),
+                         &plan->filter);
     if (plan->filter.length > 0 && has_seccomp())
         plan->layers |= NETLESS_LAYER_SECCOMP;
     /* Real root's children keep set-uid programs, as under subprocess. */
-    if (is_filter || !plan->sealed.whole_map)
+    if (bare || !plan->sealed.whole_map)
         plan->layers |= NETLESS_LAYER_NO_NEW_PRIVS;
 }
 
@@ -342,16 +376,33 @@ static int set_no_new_privs(const struct netless_plan *plan)
     return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 }
 
+/* Renaming across directories is refused to every domain that handles files,
+   unless it is allowed (landlock(7), LANDLOCK_ACCESS_FS_REFER): so it is, from "/". */
+static int allow_refer(int ruleset)
+{
+    const struct { uint64_t allowed; int32_t parent; } __attribute__((packed))
+        rule = {LANDLOCK_FS_REFER, open("/", O_PATH | O_CLOEXEC)};
+    if (rule.parent < 0)
+        return -1;
+    long result = syscall(SYS_landlock_add_rule, ruleset, LANDLOCK_PATH_BENEATH, &rule, 0);
+    int error = errno;
+    close(rule.parent);
+    errno = error;
+    return (int)result;
+}
+
 static int install_landlock(const struct netless_plan *plan)
 {
-    const struct { uint64_t fs, net, scoped; } attribute = {0, plan->landlock_net,
+    const struct { uint64_t fs, net, scoped; } attribute = {plan->landlock_fs, plan->landlock_net,
                                                             plan->landlock_scoped};
     size_t size = plan->landlock_scoped ? sizeof attribute
                                         : offsetof(__typeof__(attribute), scoped);
     int ruleset = (int)syscall(SYS_landlock_create_ruleset, &attribute, size, 0);
     if (ruleset < 0)
         return -1;
-    int result = (int)syscall(SYS_landlock_restrict_self, ruleset, 0);
+    int result = plan->landlock_fs ? allow_refer(ruleset) : 0;
+    if (result == 0)
+        result = (int)syscall(SYS_landlock_restrict_self, ruleset, 0);
     int error = errno;
     close(ruleset);
     errno = error;

@@ -71,8 +71,8 @@ enum netless_layer {
 /* What the seccomp filter refuses beyond the common set, as bits. */
 enum netless_rule {
     NETLESS_RULE_UNIX_STRICT = 1,   /* no AF_UNIX socket that could lead outside */
-    NETLESS_RULE_UNIX_ONLY = 2,     /* AF_UNIX is the only family */
-    NETLESS_RULE_NO_TRACE = 4       /* no ptrace, process_vm_*, pidfd_getfd, kcmp, setns */
+    NETLESS_RULE_BARE = 2           /* no namespace around it: AF_UNIX is the only family; no
+                                       tun device, ptrace, process_vm_*, pidfd_getfd, kcmp, setns */
 };
 
 /* What the descriptor check found. */
@@ -136,6 +136,7 @@ struct netless_plan {
     int unix_sockets;
     int layers;                 /* enum netless_layer bits that must hold */
     int optional;               /* of these, the ones that may be refused (probe only) */
+    uint64_t landlock_fs;       /* handled_access_fs */
     uint64_t landlock_net;      /* handled_access_net */
     uint64_t landlock_scoped;
     struct netless_namespace sealed;
@@ -186,6 +187,8 @@ void netless_filter_build(uint32_t architecture, int rules, struct netless_filte
 uint32_t netless_native_architecture(void);
 int netless_landlock_abi(void);
 
+/* Does the caller hold a capability that no filter holds back? */
+int netless_has_root_powers(void);
 /* Can the plan's kept namespace be joined by this caller, as it was made? */
 int netless_is_fresh(const struct netless_plan *plan);
 
@@ -256,6 +259,7 @@ void netless_discard(struct netless_launch *launch);
 pid_t netless_fork_isolated(void);
 
 /* linux.c */
+int netless_has_capability(uint64_t any_of);
 int netless_channel(int channel[2]);
 int netless_enter(struct netless_launch *launch);
 int netless_settle_maps(int channel, int map_root, int *whole, struct netless_report *report);

@@ -167,6 +167,29 @@ WSL1 = Finding(
 )
 
 
+NO_LANDLOCK = Finding(
+    "landlock-missing",
+    "without a namespace, only Landlock keeps a child from the memory of other processes",
+    "use Linux 6.7 or newer with Landlock enabled (lsm=landlock,...), or allow user namespaces",
+)
+ROOT = Finding(
+    "privileged-caller",
+    "no filter holds back a caller with the capabilities of root",
+    "drop the capabilities, run as another user, or use the namespace mechanism",
+)
+NO_SECCOMP = Finding(
+    "seccomp-missing",
+    "without a namespace, only seccomp keeps a child from the network",
+    "use a kernel with CONFIG_SECCOMP_FILTER, or allow user namespaces",
+)
+NOT_HERE = Finding("mechanism-unavailable", "", 'ask for mechanism="auto"')
+
+
+def unavailable(finding: Finding) -> NetworkIsolationUnavailable:
+    """The error for a finding that needed no launch."""
+    return NetworkIsolationUnavailable(finding.cause, finding.hint, meaning=finding.meaning)
+
+
 def _out_of_space(step: str, try_unshare: Callable[[int], int]) -> Finding:
     if sysctl("user.max_user_namespaces") == 0:
         return USERNS_SYSCTL

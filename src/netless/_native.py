@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from . import _diagnosis
-from ._errors import InheritedSocketError
+from ._errors import InheritedSocketError, NetworkIsolationUnavailable
 from ._isolation import Isolation
 
 try:
@@ -108,6 +108,21 @@ class _Plans:
         return sealed
 
     def _settle(self, isolation: Isolation) -> Plan:
+        if isolation.mechanism == "filter":
+            return _settle_filter(isolation)
+        if isolation.mechanism not in ("auto", "namespace"):
+            raise _diagnosis.unavailable(_diagnosis.NOT_HERE)
+        try:
+            return self._settle_namespace(isolation)
+        except NetworkIsolationUnavailable as refusal:
+            if isolation.fallback != "filter":
+                raise
+            try:
+                return _settle_filter(isolation)
+            except NetworkIsolationUnavailable as error:
+                raise refusal from error
+
+    def _settle_namespace(self, isolation: Isolation) -> Plan:
         try:
             sealed = self._sealed_namespace(isolation.map_root)
             return _settle_with(isolation, sealed)
@@ -162,6 +177,24 @@ def _settle_with(isolation: Isolation, sealed: Any) -> Plan:
     return raise_isolation_failure(report)
 
 
+def _settle_filter(isolation: Isolation) -> Plan:
+    """No namespace: seccomp and Landlock only, and only where that is sound."""
+    if lib.netless_has_root_powers():
+        raise _diagnosis.unavailable(_diagnosis.ROOT)
+    caller = ffi.new("struct netless_namespace *")
+    caller.euid, caller.egid = os.geteuid(), os.getegid()
+    plan = _draft(isolation, caller, lib.NETLESS_WAY_FILTER)
+    if not plan.layers & lib.NETLESS_LAYER_LANDLOCK:
+        raise _diagnosis.unavailable(_diagnosis.NO_LANDLOCK)
+    if not plan.layers & lib.NETLESS_LAYER_SECCOMP:
+        raise _diagnosis.unavailable(_diagnosis.NO_SECCOMP)
+    plan.optional = 0
+    report = _probe(plan)
+    if report.step != lib.NETLESS_STEP_NONE:
+        raise_isolation_failure(report)
+    return Plan(isolation, "filter", _guarantees(plan), plan, caller)
+
+
 def _draft(isolation: Isolation, sealed: Any, way: int) -> Any:
     plan = ffi.new("struct netless_plan *")
     plan.way = way
@@ -190,18 +223,28 @@ def _probe(plan: Any) -> Any:
 
 def _guarantees(plan: Any) -> frozenset[str]:
     """What holds, from the layers that the probe really installed."""
-    held = {"ip", "no-way-back", "unix-abstract"}
-    if not plan.inherit_sockets:
-        held.add("inherited-sockets")
-    if plan.layers & lib.NETLESS_LAYER_SECCOMP:
-        held |= {"vm-sockets", "key-upcalls", "tty-injection"}
-        if not plan.unix_sockets:
-            held.add("unix-path")
-        if plan.landlock_scoped and plan.layers & lib.NETLESS_LAYER_LANDLOCK:
-            held.add("siblings")
-    if plan.way == lib.NETLESS_WAY_MAKE:
-        held.add("siblings")
-    return frozenset(held)
+    has_namespace = plan.way != lib.NETLESS_WAY_FILTER
+    has_filter = bool(plan.layers & lib.NETLESS_LAYER_SECCOMP)
+    has_domain = bool(plan.layers & lib.NETLESS_LAYER_LANDLOCK)
+    has_scope = has_domain and bool(plan.landlock_scoped)
+    shuts_paths = has_domain if plan.landlock_fs else has_filter
+    return frozenset(
+        name
+        for name, holds in {
+            "ip": True,
+            "no-way-back": True,
+            "inherited-sockets": not plan.inherit_sockets,
+            "vm-sockets": has_filter,
+            "key-upcalls": has_filter,
+            "tty-injection": has_filter,
+            "unix-abstract": has_namespace or has_scope,
+            "unix-path": not plan.unix_sockets and shuts_paths,
+            # A user namespace of its own shuts siblings out as well; a private network
+            # namespace alone leaves them the memory of each other.
+            "siblings": (has_scope and has_filter) or plan.way == lib.NETLESS_WAY_MAKE,
+        }.items()
+        if holds
+    )
 
 
 def plan_for(isolation: Isolation) -> Plan:
