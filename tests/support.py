@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import shutil
 import socket
@@ -10,7 +12,11 @@ from pathlib import Path
 
 import pytest
 
+import netless
+from netless import Isolation, _native
+
 MUST_ISOLATE = os.environ.get("NETLESS_MUST_ISOLATE") == "1"
+DEFAULT = Isolation()
 PATIENCE = 60  # seconds after which a command counts as hanging
 
 
@@ -88,6 +94,22 @@ class Listener:
         self.udp.close()
 
 
+@contextlib.contextmanager
+def without_layer(name: str, isolation: Isolation = DEFAULT):
+    """The control of a layer of the seal: the same launch with that one layer left out."""
+    netless.require(isolation)
+    plan = _native._cache.plans[isolation]
+    weak = _native.ffi.new("struct netless_plan *")
+    weak[0] = plan.c[0]
+    weak.layers = plan.c.layers & ~getattr(_native.lib, f"NETLESS_LAYER_{name}")
+    assert weak.layers != plan.c.layers
+    _native._cache.plans[isolation] = dataclasses.replace(plan, c=weak)
+    try:
+        yield
+    finally:
+        _native._cache.plans[isolation] = plan
+
+
 def children() -> list[str]:
     """The stat lines of this process's children, zombies included."""
     found = []
@@ -102,9 +124,16 @@ def children() -> list[str]:
     return found
 
 
+def open_descriptors() -> set[int]:
+    """Without the one that lists them."""
+    return {
+        int(name) for name in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{name}")
+    }
+
+
 def snapshot() -> dict[str, object]:
     """What a process must not leave behind: descriptors and children."""
-    return {"descriptors": sorted(os.listdir("/proc/self/fd")), "children": children()}
+    return {"descriptors": open_descriptors(), "children": children()}
 
 
 def live_network_namespaces() -> int | None:

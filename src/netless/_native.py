@@ -159,22 +159,24 @@ def _make_namespace(map_root: bool) -> Any:
 def _settle_with(isolation: Isolation, sealed: Any) -> Plan:
     """Try the ways in, best first. What the probe could not install is not promised."""
     alone = isolation.private or isolation.loopback
-    ways = [
-        lib.NETLESS_WAY_JOIN_PRIVATE if alone else lib.NETLESS_WAY_JOIN,
-        lib.NETLESS_WAY_MAKE,
-    ]
-    for way in ways:
-        plan = _draft(isolation, sealed, way)
-        report = _probe(plan)
-        if report.step == lib.NETLESS_STEP_STALE:
-            raise _Stale
-        if report.step == lib.NETLESS_STEP_NONE:
-            plan.layers = report.layers
-            plan.optional = 0
-            return Plan(isolation, "namespace", _guarantees(plan), plan, sealed)
-        if report.step not in JOIN_STEPS or report.error not in REFUSALS:
-            break
-    return raise_isolation_failure(report)
+    joined = _draft(
+        isolation, sealed, lib.NETLESS_WAY_JOIN_PRIVATE if alone else lib.NETLESS_WAY_JOIN
+    )
+    report = _probe(joined)
+    if report.step == lib.NETLESS_STEP_STALE:
+        raise _Stale
+    is_refused = report.step in JOIN_STEPS and report.error in REFUSALS
+    # Landlock stops at 16 nested domains: a user namespace for each child keeps them apart then.
+    lacks_domain = bool(joined.layers & ~report.layers & lib.NETLESS_LAYER_LANDLOCK)
+    if is_refused or (report.step == lib.NETLESS_STEP_NONE and lacks_domain):
+        own = _draft(isolation, sealed, lib.NETLESS_WAY_MAKE)
+        own_report = _probe(own)
+        if is_refused or own_report.step == lib.NETLESS_STEP_NONE:
+            joined, report = own, own_report
+    if report.step != lib.NETLESS_STEP_NONE:
+        raise_isolation_failure(report)
+    joined.layers, joined.optional = report.layers, 0
+    return Plan(isolation, "namespace", _guarantees(joined), joined, sealed)
 
 
 def _settle_filter(isolation: Isolation) -> Plan:
