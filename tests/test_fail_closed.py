@@ -55,7 +55,7 @@ ISOLATION_STEPS = [
     ("landlock", "landlock_restrict_self:error=EPERM", "EPERM", {}),
     ("seccomp", "seccomp:error=EPERM", "EPERM", {}),
     ("bounding-set" if IS_ROOT else "no-new-privs", "prctl:error=EPERM:when=1", "EPERM", {}),
-    ("bounding-set", "prctl:error=EPERM:when=9", "EPERM", {}),
+    ("bounding-set", "prctl:error=EPERM:when=4", "EPERM", {}),
 ]
 if not IS_ROOT:
     ISOLATION_STEPS += [
