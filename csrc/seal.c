@@ -148,6 +148,10 @@ static void emit_tree(struct builder *b, const struct rule *rules, int count, ui
         emit_equal(b, rules->first, rules->target, T_ALLOW);
         return;
     }
+    if (rules->last == UINT32_MAX) {
+        emit(b, BPF_JMP | BPF_JGE | BPF_K, rules->first, rules->target, T_ALLOW);
+        return;
+    }
     if (rules->first > known)
         emit(b, BPF_JMP | BPF_JGE | BPF_K, rules->first, T_NEXT, T_ALLOW);
     emit(b, BPF_JMP | BPF_JGT | BPF_K, rules->last, T_ALLOW, rules->target);
