@@ -45,6 +45,8 @@ ffi.set_source(
     '#include "spawn.h"',
     sources=[os.path.relpath(HERE / name, ROOT) for name in SOURCES],
     depends=[os.path.relpath(path, ROOT) for path in sorted(HERE.iterdir()) if path.is_file()],
+    # Without a compiler the package still installs, and the external wrapper takes over.
+    optional=os.environ.get("NETLESS_REQUIRE_NATIVE") != "1",
     include_dirs=[os.path.relpath(HERE, ROOT)],
     extra_compile_args=compile_arguments() if sys.platform != "win32" else [],
     extra_link_args=SANITIZE if os.environ.get("NETLESS_SANITIZE") == "1" else [],

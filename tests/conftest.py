@@ -16,10 +16,6 @@ from support import MUST_ISOLATE, Listener, need
 HERE = Path(__file__).resolve().parent
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "isolated: starts isolated children")
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     found = netless.probe()
     if found.available or MUST_ISOLATE:

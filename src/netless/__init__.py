@@ -52,4 +52,14 @@ __all__ = [
     "probe",
     "require",
     "run",
+    "wrapper_command",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """What few programs use is imported when it is asked for (PEP 562)."""
+    if name == "wrapper_command":
+        from ._wrapper import wrapper_command
+
+        return wrapper_command
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -40,6 +40,7 @@ from ._probe import Probe as Probe
 from ._probe import probe as probe
 from ._probe import require as require
 from ._signature import CheckOutput, Command, Run, StartWithOutput
+from ._wrapper import wrapper_command as wrapper_command
 
 __version__: str
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -183,6 +184,15 @@ NO_SECCOMP = Finding(
     "use a kernel with CONFIG_SECCOMP_FILTER, or allow user namespaces",
 )
 NOT_HERE = Finding("mechanism-unavailable", "", 'ask for mechanism="auto"')
+
+
+def unsupported_platform() -> NetworkIsolationUnavailable:
+    """The error of a platform that has no mechanism at all."""
+    return NetworkIsolationUnavailable(
+        "unsupported-platform",
+        "use Linux or macOS; on Windows that is WSL 2",
+        meaning=f"there is no mechanism for {sys.platform!r}",
+    )
 
 
 def unavailable(finding: Finding) -> NetworkIsolationUnavailable:

@@ -10,27 +10,16 @@ from os import PathLike
 from subprocess import PIPE, STDOUT, CalledProcessError, CompletedProcess, TimeoutExpired
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from . import _native
-from ._errors import NetworkIsolationUnavailable
+from . import _diagnosis, _native
 from ._isolation import DEFAULT, Isolation
 
 if TYPE_CHECKING:
     from ._signature import Command, Path
 
 
-def unsupported() -> NetworkIsolationUnavailable:
-    """The error of a platform, or of an installation, that has no mechanism."""
-    system: str = sys.platform
-    if system == "linux":
-        return NetworkIsolationUnavailable(
-            "extension-missing",
-            "install netless from a wheel, or with a C compiler at hand",
-        )
-    return NetworkIsolationUnavailable(
-        "unsupported-platform",
-        "use Linux or macOS; on Windows that is WSL 2",
-        meaning=f"there is no mechanism for {system!r}",
-    )
+def uses_wrapper(isolation: Isolation) -> bool:
+    """Is the external wrapper what this isolation comes down to here?"""
+    return isolation.mechanism == "wrapper" or not _native.is_available()
 
 
 class Popen(subprocess.Popen):  # type: ignore[type-arg]  # __init__.pyi has the types
@@ -67,8 +56,8 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]  # __init__.pyi has the
     def __init__(self, *args: Any, isolation: Isolation = DEFAULT, **kwargs: Any) -> None:
         if not isinstance(isolation, Isolation):
             raise TypeError(f"isolation must be a netless.Isolation, not {isolation!r}")
-        if not _native.is_available():
-            raise unsupported()
+        if os.name != "posix" or sys.platform not in ("linux", "darwin"):
+            raise _diagnosis.unsupported_platform()
         self.isolation = isolation
         super().__init__(*args, **kwargs)
 
@@ -101,10 +90,33 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]  # __init__.pyi has the
     ) -> None:
         argv = _argument_list(args, shell, executable)
         program = argv[0] if executable is None else executable
+        paths = candidates(program, env)
+        pipes = (p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
+        if uses_wrapper(self.isolation):
+            if not (uid is None and gid is None and gids is None):
+                raise ValueError("user, group and extra_groups need netless's native extension")
+            from . import _wrapper
+
+            start = _wrapper.Start(
+                argv=argv,
+                executable=executable,
+                preexec_fn=preexec_fn,
+                close_fds=close_fds,
+                pass_fds=tuple(pass_fds),
+                cwd=cwd,
+                env=env,
+                pipes=pipes,
+                restore_signals=restore_signals,
+                rest=(gid, gids, uid, umask, start_new_session, process_group),
+            )
+            execute = super()._execute_child  # type: ignore[misc]
+            found = _wrapper.start(self.isolation, start, paths, execute, self.wait)
+            self.mechanism = found.mechanism
+            return
         sys.audit("subprocess.Popen", program, argv, cwd, env)
         request = _native.Request(
             args=[os.fsencode(argument) for argument in argv],
-            candidates=candidates(program, env),
+            candidates=paths,
             env=None if env is None else _environment(env),
             cwd=None if cwd is None else os.fsencode(cwd),
             pass_fds=pass_fds,
@@ -133,9 +145,7 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]  # __init__.pyi has the
         self.pid = pid
         self.mechanism = plan.mechanism
         self._child_created = True
-        self._close_pipe_fds(  # type: ignore[attr-defined]
-            p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite
-        )
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
 
 def _argument_list(args: Command, shell: bool, executable: Path | None) -> list[Path]:

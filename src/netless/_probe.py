@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from . import _native
 from ._errors import NetworkIsolationUnavailable
 from ._isolation import DEFAULT, Isolation
-from ._popen import unsupported
+from ._popen import uses_wrapper
+
+if TYPE_CHECKING:
+    from . import _wrapper
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +38,14 @@ def require(isolation: Isolation = DEFAULT) -> Probe:
         NetworkIsolationUnavailable: with step, errno, cause and hint.
         OSError: out of processes, descriptors or memory.
     """
-    if not _native.is_available():
-        raise unsupported()
-    plan = _native.current_plan(isolation)
-    return Probe(available=True, mechanism=plan.mechanism, guarantees=plan.guarantees, error=None)
+    found: _native.Plan | _wrapper.Settled
+    if uses_wrapper(isolation):
+        from . import _wrapper
+
+        found = _wrapper.settle(isolation)
+    else:
+        found = _native.current_plan(isolation)
+    return Probe(available=True, mechanism=found.mechanism, guarantees=found.guarantees, error=None)
 
 
 def probe(isolation: Isolation = DEFAULT) -> Probe:

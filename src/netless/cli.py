@@ -1,4 +1,4 @@
-"""The command line: ``netless run``, ``netless doctor``.
+"""The command line: ``netless run``, ``netless doctor``, ``netless wrapper``.
 
 Exit status of ``run``: the program's own, since the launcher becomes the
 program; 125 when netless itself failed, 126 when the program could not be
@@ -16,7 +16,7 @@ from typing import NoReturn
 from . import __version__, _native
 from ._errors import InheritedSocketError, NetworkIsolationUnavailable
 from ._isolation import Isolation
-from ._popen import candidates, unsupported
+from ._popen import candidates, uses_wrapper
 
 FAILED, NOT_EXECUTABLE, NOT_FOUND = 125, 126, 127
 
@@ -98,6 +98,14 @@ def make_parser() -> _Parser:
     add_isolation_options(run)
     run.add_argument("command", nargs="+", metavar="PROGRAM", help="the program and its arguments")
 
+    wrapper = commands.add_parser(
+        "wrapper",
+        help="print the external command that does the same",
+        usage="netless wrapper [options] -- PROGRAM [ARG ...]",
+    )
+    add_isolation_options(wrapper)
+    wrapper.add_argument("command", nargs="+", metavar="PROGRAM")
+
     doctor = commands.add_parser("doctor", help="does isolation work here, and if not, why")
     doctor.add_argument("--json", action="store_true", help="for machines")
     add_isolation_options(doctor)
@@ -106,11 +114,14 @@ def make_parser() -> _Parser:
 
 def run(isolation: Isolation, command: Sequence[str]) -> int:
     """Become the program: isolate this process, then ``execve``. Comes back on failure only."""
-    if not _native.is_available():
-        raise unsupported()
+    paths = candidates(command[0], None)
+    if uses_wrapper(isolation):
+        from . import _wrapper
+
+        _wrapper.become(isolation, command, paths)
     request = _native.Request(
         args=[os.fsencode(argument) for argument in command],
-        candidates=candidates(command[0], None),
+        candidates=paths,
         env=None,
         cwd=None,
         pass_fds=(),
@@ -137,6 +148,13 @@ def main(arguments: list[str] | None = None) -> int:
         isolation = isolation_from(options)
         if options.subcommand == "run":
             return run(isolation, options.command)
+        if options.subcommand == "wrapper":
+            import shlex
+
+            from . import _wrapper
+
+            print(shlex.join(_wrapper.wrapper_command(options.command, isolation)))
+            return 0
         from . import doctor
 
         return doctor.main(isolation, as_json=options.json)

@@ -1,0 +1,499 @@
+"""The external wrapper: what is left where the extension is missing.
+
+``unshare`` (util-linux) on Linux, ``sandbox-exec`` on macOS.  Between the wrapper
+and the program runs a small stage (:mod:`netless._stage`) that proves the
+isolation before it becomes the program, and tells a wrapper that failed from a
+program that did.
+"""
+
+from __future__ import annotations
+
+import errno
+import marshal
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from . import _descriptors, _diagnosis, _stage
+from ._errors import NetworkIsolationUnavailable
+from ._isolation import Isolation
+
+UNSHARE = ("/usr/bin/unshare", "/bin/unshare", "/run/current-system/sw/bin/unshare")
+SANDBOX_EXEC = ("/usr/bin/sandbox-exec",)
+OVERRIDE = "NETLESS_WRAPPER"
+"""Environment variable with the absolute path of unshare or sandbox-exec elsewhere."""
+
+PROFILE = """(version 1)(allow default)(deny network*)"""
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A wrapper that was tried and works, and what it guarantees."""
+
+    command: tuple[str, ...]
+    guarantees: frozenset[str]
+    mechanism: str = "wrapper"
+
+
+_settled: dict[tuple[object, ...], Settled] = {}
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_settled.clear)
+
+
+def _find_program() -> str:
+    override = os.environ.get(OVERRIDE)
+    places = UNSHARE if sys.platform.startswith("linux") else SANDBOX_EXEC
+    for path in (override,) if override else places:
+        if os.path.isabs(path) and os.access(path, os.X_OK):
+            return path
+    raise NetworkIsolationUnavailable(
+        "wrapper-missing",
+        f"install util-linux, or set {OVERRIDE} to the absolute path of unshare",
+        meaning=f"none of {', '.join(places)} can be executed",
+    )
+
+
+def _prefix(isolation: Isolation) -> list[str]:
+    """The external command up to the program.
+
+    Raises:
+        NetworkIsolationUnavailable: no wrapper here, or it cannot give this.
+    """
+    if sys.platform == "darwin":
+        return _macos_prefix(isolation)
+    if not sys.platform.startswith("linux"):
+        raise _diagnosis.unsupported_platform()
+    if not isolation.unix_sockets:
+        raise _needs_extension("unix_sockets=False")
+    program = _find_program()
+    identity = "--map-root-user" if isolation.map_root else "--map-current-user"
+    return [program, "--user", identity, "--net", "--"]
+
+
+def _macos_prefix(isolation: Isolation) -> list[str]:
+    if isolation.loopback or isolation.map_root:
+        raise ValueError("macOS has no private loopback and no user namespaces")
+    return [_find_program(), "-p", PROFILE]
+
+
+def _needs_extension(what: str) -> NetworkIsolationUnavailable:
+    return NetworkIsolationUnavailable(
+        "extension-missing",
+        "install netless from a wheel, or with a C compiler at hand",
+        meaning=f"{what} needs the native extension",
+    )
+
+
+def wrapper_command(
+    args: Sequence[str | os.PathLike[str]],
+    isolation: Isolation = Isolation(),  # noqa: B008
+) -> list[str]:
+    """The external command that runs ``args`` without network on this platform.
+
+    Nothing is run and nothing is checked by it: the wrapper's own failure is the
+    exit status of the command.
+
+    Raises:
+        NetworkIsolationUnavailable: there is no wrapper on this platform, or it
+            cannot give what ``isolation`` asks for.
+    """
+    if isolation.loopback:
+        raise _needs_extension("loopback=True in an external command")
+    return [*_prefix(isolation), *(os.fspath(argument) for argument in args)]
+
+
+# ---- one launch ----
+
+
+class _Launch:
+    """The pipes and the orders of one stage."""
+
+    def __init__(self, isolation: Isolation) -> None:
+        self.isolation = isolation
+        self.report_read, self.report_write = _pipe()
+        self.complaints_read, self.complaints_write = _pipe()
+        self.orders = -1
+        self.stderr = -1
+
+    def give_orders(
+        self,
+        argv: Sequence[bytes],
+        candidates: Sequence[bytes],
+        env: Sequence[tuple[bytes, bytes]] | None,
+        stderr: int,
+        restore_signals: bool,
+    ) -> None:
+        """``env`` None: what this process has, as C sees it."""
+        if stderr >= 0:
+            self.stderr = _above_stdio(stderr)
+        import tempfile  # not needed by those who only ask for the command
+
+        orders = (
+            list(argv),
+            list(candidates),
+            None if env is None else list(env),
+            b"LC_CTYPE" in os.environb,
+            _network(),
+            self.isolation.loopback,
+            self.stderr,
+            restore_signals,
+        )
+        with tempfile.TemporaryFile(buffering=0) as file:
+            file.write(marshal.dumps(orders))
+            file.seek(0)
+            self.orders = _above_stdio(file.fileno())
+
+    def command(self, prefix: Sequence[str]) -> list[str]:
+        prefix = list(prefix)
+        if self.isolation.loopback:  # the stage raises lo with them, then drops them
+            prefix.insert(-1, "--keep-caps")
+        stage = [sys.executable, "-I", "-S", str(Path(_stage.__file__))]
+        return [*prefix, *stage, str(self.orders), str(self.report_write)]
+
+    def passed(self) -> list[int]:
+        return [fd for fd in (self.orders, self.report_write, self.stderr) if fd >= 0]
+
+    def close_childs_ends(self) -> None:
+        for name in ("report_write", "complaints_write", "orders", "stderr"):
+            if getattr(self, name) >= 0:
+                os.close(getattr(self, name))
+                setattr(self, name, -1)
+
+    def close(self) -> None:
+        self.close_childs_ends()
+        for name in ("report_read", "complaints_read"):
+            if getattr(self, name) >= 0:
+                os.close(getattr(self, name))
+                setattr(self, name, -1)
+
+
+def _pipe() -> tuple[int, int]:
+    read, write = os.pipe()
+    return _moved(read), _moved(write)
+
+
+def _above_stdio(fd: int) -> int:
+    import fcntl
+
+    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+
+
+def _moved(fd: int) -> int:
+    if fd > 2:
+        return fd
+    moved = _above_stdio(fd)
+    os.close(fd)
+    return moved
+
+
+def _network() -> tuple[int, int] | None:
+    """Device and inode of the calling thread's network namespace; None without them."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        found = os.stat("/proc/thread-self/ns/net")
+    except FileNotFoundError:
+        raise _explain("verify-net", errno.ENOENT) from None
+    return found.st_dev, found.st_ino
+
+
+def _read_all(fd: int) -> bytes:
+    blocks = []
+    while block := os.read(fd, 65536):
+        blocks.append(block)
+    return b"".join(blocks)
+
+
+def _explain(step: str, error: int) -> NetworkIsolationUnavailable:
+    return _diagnosis.explain(step, error, _try_unshare)
+
+
+def _try_unshare(flags: int) -> int:
+    """Does a user namespace alone work? For the wording only."""
+    status = subprocess.call(
+        [_find_program(), "--user", "--", "true"],
+        stderr=subprocess.DEVNULL,
+        env={"PATH": os.defpath},
+    )
+    return 0 if status == 0 else errno.EPERM
+
+
+def _wrapper_failed(report: bytes, complaints: bytes) -> NetworkIsolationUnavailable:
+    """The stage's own report, or else what the wrapper wrote to its standard error."""
+    failed = re.match(rb"([a-z-]+) (\d+)\n", report)
+    if failed:
+        return _explain(failed[1].decode(), int(failed[2]))
+    text = complaints.decode(errors="replace").strip()
+    if "--map-current-user" in text or "--keep-caps" in text:
+        return NetworkIsolationUnavailable(
+            "wrapper-too-old",
+            "use util-linux 2.34 or newer, or install netless with its extension",
+            step="unshare",
+            meaning=text,
+        )
+    message = text.splitlines()[-1].rpartition(": ")[2] if text else ""
+    numbers = (number for number in errno.errorcode if os.strerror(number) == message)
+    step = next((s for s in ("uid_map", "gid_map", "setgroups") if s in text), "unshare")
+    error = _explain(step.replace("_", "-"), next(numbers, 0))
+    error.meaning = error.meaning or text
+    return error
+
+
+# ---- settling, and starting children ----
+
+
+def settle(isolation: Isolation) -> Settled:
+    """The wrapper for this isolation, tried once per process and credentials.
+
+    Raises:
+        NetworkIsolationUnavailable: it is missing, too old, refused, or cannot give this.
+        OSError: out of processes or descriptors.
+    """
+    if isolation.mechanism not in ("auto", "wrapper"):
+        raise _needs_extension(f"mechanism={isolation.mechanism!r}")
+    key = (isolation, os.geteuid(), os.getegid(), os.environ.get(OVERRIDE))
+    found = _settled.get(key)
+    if found is None:
+        found = _settled[key] = _try(isolation)
+    return found
+
+
+def _try(isolation: Isolation) -> Settled:
+    prefix = _prefix(isolation)
+    launch = _Launch(isolation)
+    try:
+        launch.give_orders((), (), (), -1, False)
+        with subprocess.Popen(
+            launch.command(prefix),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=launch.complaints_write,
+            pass_fds=launch.passed(),
+            env={},
+            cwd="/",
+        ):
+            launch.close_childs_ends()
+            report, complaints = _read_all(launch.report_read), _read_all(launch.complaints_read)
+    finally:
+        launch.close()
+    if not report.startswith(_stage.PROVED):
+        raise _wrapper_failed(report, complaints)
+    guarantees = {"ip", "inherited-sockets", "no-way-back", "unix-abstract", "siblings"}
+    if sys.platform == "darwin":
+        guarantees = {"ip", "inherited-sockets", "unix-path"}
+    if isolation.inherit_sockets:
+        guarantees.discard("inherited-sockets")
+    return Settled(tuple(prefix), frozenset(guarantees))
+
+
+@dataclass
+class Start:
+    """What :class:`netless.Popen` passes to :meth:`subprocess.Popen._execute_child`."""
+
+    argv: Sequence[Any]
+    executable: Any
+    preexec_fn: Callable[[], object] | None
+    close_fds: bool
+    pass_fds: Sequence[int]
+    cwd: Any
+    env: Mapping[Any, Any] | None
+    pipes: tuple[int, int, int, int, int, int]
+    restore_signals: bool
+    rest: Sequence[Any]
+
+    def call(self, execute: Callable[..., None], **changes: Any) -> None:
+        """``execute`` with the positional arguments of every Python since 3.10."""
+        used = {**vars(self), **changes}
+        execute(
+            *(used[name] for name in ("argv", "executable", "preexec_fn", "close_fds")),
+            *(used[name] for name in ("pass_fds", "cwd", "env")),
+            *(None, 0, False),  # startupinfo, creationflags; shell is in argv already
+            *used["pipes"],
+            used["restore_signals"],
+            *(used["rest"] if sys.version_info >= (3, 11) else used["rest"][:-1]),
+        )
+
+
+def start(
+    isolation: Isolation,
+    start: Start,
+    candidates: Sequence[bytes],
+    execute: Callable[..., None],
+    reap: Callable[[], object],
+) -> Settled:
+    """Start the program through the wrapper.
+
+    Args:
+        isolation: what was asked for.
+        start: the arguments of ``execute``.
+        candidates: the paths to try, in order.
+        execute: :meth:`subprocess.Popen._execute_child`, bound.
+        reap: waits for the child that ``execute`` started.
+
+    Raises:
+        NetworkIsolationUnavailable: the wrapper failed; the program was not run.
+        OSError: what subprocess raises when the program cannot be executed.
+    """
+    found = settle(isolation)
+    if not isolation.inherit_sockets:
+        p2cread, _, _, c2pwrite, _, errwrite = start.pipes
+        standard = [fd if fd >= 0 else n for n, fd in enumerate((p2cread, c2pwrite, errwrite))]
+        _descriptors.check(
+            standard=standard,
+            passed=start.pass_fds,
+            close_fds=start.close_fds,
+            unix_sockets=isolation.unix_sockets,
+        )
+    if start.preexec_fn is not None:
+        _start_in_process(isolation, start, execute)
+        return found
+    launch = _Launch(isolation)
+    try:
+        _start_wrapped(launch, found, start, candidates, execute)
+        report = _read_all(launch.report_read)
+        if report != _stage.PROVED:
+            reap()
+            _raise(report, launch, start)
+    finally:
+        launch.close()
+    return found
+
+
+def _start_wrapped(
+    launch: _Launch,
+    found: Settled,
+    start: Start,
+    candidates: Sequence[bytes],
+    execute: Callable[..., None],
+) -> None:
+    p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite = start.pipes
+    stderr = errwrite if errwrite >= 0 else 2
+    try:
+        os.fstat(stderr)
+    except OSError:
+        stderr = -1
+    pairs = [(os.fsencode(key), os.fsencode(value)) for key, value in (start.env or {}).items()]
+    _refuse_null_bytes(start.argv, candidates, pairs)
+    launch.give_orders(
+        [os.fsencode(argument) for argument in start.argv],
+        candidates,
+        None if start.env is None else pairs,
+        stderr,
+        start.restore_signals,
+    )
+    start.call(
+        execute,
+        argv=launch.command(found.command),
+        executable=None,
+        pass_fds=[*start.pass_fds, *launch.passed()],
+        env=None if start.env is None else {},
+        pipes=(p2cread, p2cwrite, c2pread, c2pwrite, -1, launch.complaints_write),
+    )
+    if errread >= 0:  # the pipe that subprocess.Popen made for the program's own stderr
+        os.close(errwrite)
+    launch.close_childs_ends()
+
+
+def _refuse_null_bytes(
+    argv: Sequence[Any], candidates: Sequence[bytes], pairs: Sequence[tuple[bytes, bytes]]
+) -> None:
+    """What subprocess would refuse; and names that hold a "="."""
+    for name, _ in pairs:
+        if b"=" in name:
+            raise ValueError("illegal environment variable name")
+    texts = [*map(os.fsencode, argv), *candidates, *(part for pair in pairs for part in pair)]
+    if any(b"\0" in text for text in texts):
+        raise ValueError("embedded null byte")
+
+
+def _raise(report: bytes, launch: _Launch, start: Start) -> NoReturn:
+    failed = re.match(_stage.PROVED + rb"exec (\d+)\n", report)
+    if failed is None:
+        raise _wrapper_failed(report, _read_all(launch.complaints_read))
+    program = start.argv[0] if start.executable is None else start.executable
+    raise OSError(int(failed[1]), os.strerror(int(failed[1])), program)
+
+
+def become(isolation: Isolation, argv: Sequence[str], candidates: Sequence[bytes]) -> NoReturn:
+    """Replace this process by the wrapper, and that by the program; no parent stays.
+
+    Raises:
+        NetworkIsolationUnavailable: the wrapper does not work here.
+        InheritedSocketError: the program would inherit a network socket.
+    """
+    found = settle(isolation)
+    if not isolation.inherit_sockets:
+        _descriptors.check(standard=(0, 1, 2), passed=(), close_fds=False, unix_sockets=True)
+    launch = _Launch(isolation)
+    arguments = [os.fsencode(argument) for argument in argv]
+    launch.give_orders(arguments, candidates, None, 2, True)
+    for fd in (launch.orders, launch.stderr):
+        os.set_inheritable(fd, True)
+    command = launch.command(found.command)
+    os.execv(command[0], [*command[:-1], "2", argv[0]])
+
+
+# ---- preexec_fn: a Python function cannot pass through an external command ----
+
+
+def _start_in_process(isolation: Isolation, start: Start, execute: Callable[..., None]) -> None:
+    """The forked child isolates itself, then calls preexec_fn and becomes the program."""
+    if sys.platform == "darwin":
+        raise _needs_extension("preexec_fn")
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    report_read, report_write = _pipe()
+    outside, wanted = _network(), start.preexec_fn
+    assert wanted is not None
+
+    def isolate_first() -> None:
+        try:
+            _unshare_here(libc, isolation, outside)
+        except BaseException as error:
+            step, number = error.args if isinstance(error, _stage.Failed) else ("unshare", 0)
+            os.write(report_write, f"{step} {number}\n".encode())
+            os._exit(127)
+        os.write(report_write, _stage.PROVED)
+        wanted()
+
+    try:
+        try:
+            start.call(execute, preexec_fn=isolate_first)
+        finally:
+            os.close(report_write)
+        report = _read_all(report_read)
+    finally:
+        os.close(report_read)
+    if report != _stage.PROVED:
+        raise _wrapper_failed(report, b"")
+
+
+def _unshare_here(libc: Any, isolation: Isolation, outside: tuple[int, int] | None) -> None:
+    """In the forked child: both namespaces, own maps, proof, loopback."""
+    import ctypes
+
+    uid, gid = os.geteuid(), os.getegid()
+    if libc.unshare(_diagnosis.CLONE_NEWUSER | 0x40000000) != 0:  # CLONE_NEWNET
+        raise _stage.Failed("unshare", ctypes.get_errno())
+    for step, name, text in (
+        ("setgroups", "setgroups", "deny"),
+        ("uid-map", "uid_map", f"{0 if isolation.map_root else uid} {uid} 1"),
+        ("gid-map", "gid_map", f"{0 if isolation.map_root else gid} {gid} 1"),
+    ):
+        try:
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(text)
+        except OSError as error:
+            raise _stage.Failed(step, error.errno or 0) from None
+    _stage.prove(outside)
+    if isolation.loopback:
+        try:
+            _stage.raise_loopback()
+        except OSError as error:
+            raise _stage.Failed("loopback", error.errno or 0) from None

@@ -1,0 +1,10 @@
+"""netless as it is without its extension, for ``cpython_subprocess.py --module wrapped``."""
+
+import sys
+
+sys.modules["netless._spawn"] = None
+
+from netless import *  # noqa: E402, F403
+from netless import Isolation, probe  # noqa: E402
+
+assert probe(Isolation()).mechanism == "wrapper", probe(Isolation()).error
