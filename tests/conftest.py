@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -10,13 +11,19 @@ from pathlib import Path
 
 import pytest
 
+if os.environ.get("NETLESS_TEST_WITHOUT_EXTENSION") == "1":
+    sys.modules["netless._spawn"] = None  # as on a machine without a compiler
+
 import netless
-from support import MUST_ISOLATE, Listener, need
+from support import MUST_ISOLATE, WITHOUT_EXTENSION, Listener, need
 
 HERE = Path(__file__).resolve().parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if WITHOUT_EXTENSION and item.get_closest_marker("native"):
+            item.add_marker(pytest.mark.skip(reason="what only the extension can give"))
     found = netless.probe()
     if found.available or MUST_ISOLATE:
         return

@@ -15,6 +15,7 @@ import pytest
 import netless
 from netless import Isolation, _native
 
+WITHOUT_EXTENSION = os.environ.get("NETLESS_TEST_WITHOUT_EXTENSION") == "1"
 MUST_ISOLATE = os.environ.get("NETLESS_MUST_ISOLATE") == "1"
 DEFAULT = Isolation()
 PATIENCE = 60  # seconds after which a command counts as hanging

@@ -16,7 +16,7 @@ import pytest
 
 import netless
 from netless import PIPE, Isolation
-from support import PATIENCE
+from support import PATIENCE, WITHOUT_EXTENSION
 
 pytestmark = pytest.mark.isolated
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="what only a root caller may do")
@@ -35,6 +35,7 @@ def test_every_public_posix_name_of_subprocess_is_there() -> None:
         assert getattr(netless, name) is getattr(subprocess, name)
 
 
+@pytest.mark.native
 def test_is_a_real_subclass_and_tells_its_isolation() -> None:
     isolation = Isolation(private=True)
     with netless.Popen(["true"], isolation=isolation) as process:
@@ -66,6 +67,7 @@ def test_map_root_is_root_inside() -> None:
     assert output("id", "-g", isolation=Isolation(map_root=True)) == "0"
 
 
+@pytest.mark.native
 def test_archive_with_foreign_owners_unpacks(tmp_path: Path) -> None:
     archive = tmp_path / "foreign.tar"
     with tarfile.open(archive, "w") as tar:
@@ -160,6 +162,7 @@ def test_check_functions_and_shell_helpers() -> None:
 # ---- a root caller's child ----
 
 
+@pytest.mark.native
 @needs_root
 def test_root_keeps_user_group_and_extra_groups() -> None:
     command = ["/bin/sh", "-c", "id -u; id -g; id -G"]
@@ -167,6 +170,7 @@ def test_root_keeps_user_group_and_extra_groups() -> None:
     assert netless.check_output(command, **options) == subprocess.check_output(command, **options)
 
 
+@pytest.mark.native
 @needs_root
 def test_root_reads_and_gives_away_other_users_files(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
@@ -313,7 +317,7 @@ SPAWNS = {
     "umask_cwd_session": {"umask": 0o77, "cwd": "/", "start_new_session": True},
     "missing": {"args": ["/no/such/program"]},
 }
-if os.geteuid() == 0:
+if os.geteuid() == 0 and not WITHOUT_EXTENSION:
     SPAWNS["user"] = {"user": 65534, "group": 65534, "extra_groups": []}
 
 

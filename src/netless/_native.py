@@ -140,8 +140,9 @@ _cache = _Plans()
 
 
 def _after_fork_in_child() -> None:
-    """Another thread may have held the lock; the descriptors stay valid."""
+    """Another thread may have held the lock. The descriptors stay valid; plans are tried anew."""
     _cache.lock = threading.Lock()
+    _cache.plans.clear()
 
 
 if hasattr(os, "register_at_fork"):

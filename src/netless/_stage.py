@@ -54,13 +54,14 @@ def raise_loopback() -> None:
         raise Failed("ambient-set", ctypes.get_errno())
 
 
-def restore(stderr: int, restore_signals: bool) -> None:
-    """The standard error and the signal dispositions that the program is to have."""
-    if stderr >= 0:
-        os.dup2(stderr, 2, inheritable=True)
-        os.close(stderr)
-    else:
-        os.close(2)
+def restore(stdin: int, stderr: int, restore_signals: bool) -> None:
+    """The standard streams and the signal dispositions that the program is to have."""
+    for source, target in ((stdin, 0), (stderr, 2)):
+        if source >= 0:
+            os.dup2(source, target, inheritable=True)
+            os.close(source)
+        else:
+            os.close(target)
     if restore_signals:
         for name in ("SIGPIPE", "SIGXFSZ"):
             signal.signal(getattr(signal, name), signal.SIG_DFL)

@@ -117,20 +117,19 @@ class _Launch:
         self.isolation = isolation
         self.report_read, self.report_write = _pipe()
         self.complaints_read, self.complaints_write = _pipe()
-        self.orders = -1
-        self.stderr = -1
+        # What the program is to have as 0 and 2, kept from the wrapper and the stage.
+        self.orders = self.stdin = self.stderr = -1
 
     def give_orders(
         self,
         argv: Sequence[bytes],
         candidates: Sequence[bytes],
         env: Sequence[tuple[bytes, bytes]] | None,
-        stderr: int,
+        streams: tuple[int, int],
         restore_signals: bool,
     ) -> None:
         """``env`` None: what this process has, as C sees it."""
-        if stderr >= 0:
-            self.stderr = _above_stdio(stderr)
+        self.stdin, self.stderr = map(_copy_if_open, streams)
         import tempfile  # not needed by those who only ask for the command
 
         orders = (
@@ -140,6 +139,7 @@ class _Launch:
             b"LC_CTYPE" in os.environb,
             _network(),
             self.isolation.loopback,
+            self.stdin,
             self.stderr,
             restore_signals,
         )
@@ -156,10 +156,10 @@ class _Launch:
         return [*prefix, *stage, str(self.orders), str(self.report_write)]
 
     def passed(self) -> list[int]:
-        return [fd for fd in (self.orders, self.report_write, self.stderr) if fd >= 0]
+        return [fd for fd in (self.orders, self.report_write, self.stdin, self.stderr) if fd >= 0]
 
     def close_childs_ends(self) -> None:
-        for name in ("report_write", "complaints_write", "orders", "stderr"):
+        for name in ("report_write", "complaints_write", "orders", "stdin", "stderr"):
             if getattr(self, name) >= 0:
                 os.close(getattr(self, name))
                 setattr(self, name, -1)
@@ -181,6 +181,15 @@ def _above_stdio(fd: int) -> int:
     import fcntl
 
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+
+
+def _copy_if_open(fd: int) -> int:
+    try:
+        return _above_stdio(fd) if fd >= 0 else -1
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            raise
+        return -1
 
 
 def _moved(fd: int) -> int:
@@ -267,7 +276,7 @@ def _try(isolation: Isolation) -> Settled:
     prefix = _prefix(isolation)
     launch = _Launch(isolation)
     try:
-        launch.give_orders((), (), (), -1, False)
+        launch.give_orders((), (), (), (-1, -1), False)
         with subprocess.Popen(
             launch.command(prefix),
             stdin=subprocess.DEVNULL,
@@ -372,29 +381,28 @@ def _start_wrapped(
     execute: Callable[..., None],
 ) -> None:
     p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite = start.pipes
-    stderr = errwrite if errwrite >= 0 else 2
-    try:
-        os.fstat(stderr)
-    except OSError:
-        stderr = -1
     pairs = [(os.fsencode(key), os.fsencode(value)) for key, value in (start.env or {}).items()]
     _refuse_null_bytes(start.argv, candidates, pairs)
     launch.give_orders(
         [os.fsencode(argument) for argument in start.argv],
         candidates,
         None if start.env is None else pairs,
-        stderr,
+        (p2cread if p2cread >= 0 else 0, errwrite if errwrite >= 0 else 2),
         start.restore_signals,
     )
-    start.call(
-        execute,
-        argv=launch.command(found.command),
-        executable=None,
-        pass_fds=[*start.pass_fds, *launch.passed()],
-        env=None if start.env is None else {},
-        pipes=(p2cread, p2cwrite, c2pread, c2pwrite, -1, launch.complaints_write),
-    )
-    if errread >= 0:  # the pipe that subprocess.Popen made for the program's own stderr
+    with open(os.devnull, "rb") as nothing:
+        start.call(
+            execute,
+            argv=launch.command(found.command),
+            executable=None,
+            pass_fds=[*start.pass_fds, *launch.passed()],
+            env=None if start.env is None else {},
+            pipes=(nothing.fileno(), -1, c2pread, c2pwrite, -1, launch.complaints_write),
+        )
+    # The child's ends that subprocess.Popen made and did not see in its own call.
+    if p2cwrite >= 0:
+        os.close(p2cread)
+    if errread >= 0:
         os.close(errwrite)
     launch.close_childs_ends()
 
@@ -431,8 +439,8 @@ def become(isolation: Isolation, argv: Sequence[str], candidates: Sequence[bytes
         _descriptors.check(standard=(0, 1, 2), passed=(), close_fds=False, unix_sockets=True)
     launch = _Launch(isolation)
     arguments = [os.fsencode(argument) for argument in argv]
-    launch.give_orders(arguments, candidates, None, 2, True)
-    for fd in (launch.orders, launch.stderr):
+    launch.give_orders(arguments, candidates, None, (0, 2), True)
+    for fd in launch.passed():
         os.set_inheritable(fd, True)
     command = launch.command(found.command)
     os.execv(command[0], [*command[:-1], "2", argv[0]])
