@@ -98,6 +98,17 @@ def is_selinux_enforcing() -> bool:
     return (read("/sys/fs/selinux/enforce") or "").strip() == "1"
 
 
+def container() -> str | None:
+    """The container runtime around this process, as far as it shows itself."""
+    if os.path.exists("/run/.containerenv"):
+        return "podman"
+    if os.path.exists("/.dockerenv"):
+        return "docker"
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        return "kubernetes"
+    return os.environ.get("container") or None  # noqa: SIM112 (systemd-nspawn, lxc, podman)
+
+
 def is_wsl1() -> bool:
     """WSL 1 is no Linux kernel: its release ends in ``-Microsoft``."""
     return os.uname().release.endswith("-Microsoft")
