@@ -18,6 +18,7 @@ HERE = Path(__file__).resolve().parent
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "isolated: starts isolated children")
+    config.addinivalue_line("markers", "macos: runs on macOS only")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def unsupported() -> NetworkIsolationUnavailable:
     """The error of a platform, or of an installation, that has no mechanism."""
     system: str = sys.platform
-    if system == "linux":
+    if system in ("linux", "darwin"):
         return NetworkIsolationUnavailable(
             "extension-missing",
             "install netless from a wheel, or with a C compiler at hand",
