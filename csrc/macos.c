@@ -271,7 +271,7 @@ int netless_meet_child(struct netless_launch *launch, pid_t pid)
 /* A socket that does not tell its address is of no family that is known to be harmless. */
 static int classify_socket(int fd, int unix_sockets, int *family)
 {
-    struct sockaddr_storage address;
+    struct sockaddr_storage address = {.ss_family = AF_UNSPEC};
     socklen_t size = sizeof address;
     int type = -1;
 
