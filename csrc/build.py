@@ -11,9 +11,11 @@ from cffi import FFI
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 
-LINUX = ["spawn.c", "linux.c", "seal.c", "descriptors.c", "cpython.c"]
+SOURCES = {
+    "linux": ["spawn.c", "linux.c", "seal.c", "descriptors.c", "cpython.c"],
+    "darwin": ["spawn.c", "macos.c", "no_namespaces.c", "cpython.c"],
+}.get(sys.platform, ["unsupported.c", "no_namespaces.c"])
 SANITIZE = ["-fsanitize=address,undefined"]
-SOURCES = LINUX if sys.platform == "linux" else ["unsupported.c"]
 
 
 def declarations() -> str:

@@ -12,22 +12,21 @@
 
 #include "spawn.h"
 
-extern char **environ;
-
 /* One block: the pointers, then the strings. */
 static char **copy_environ(void)
 {
+    char **variables = netless_environ();
     size_t count = 0, size = 0;
 
-    for (; environ != NULL && environ[count] != NULL; count++)
-        size += strlen(environ[count]) + 1;
+    for (; variables != NULL && variables[count] != NULL; count++)
+        size += strlen(variables[count]) + 1;
     char **copy = malloc((count + 1) * sizeof(char *) + size);
     if (copy == NULL)
         return NULL;
     char *text = (char *)(copy + count + 1);
     for (size_t i = 0; i < count; i++) {
-        size_t length = strlen(environ[i]) + 1;
-        copy[i] = memcpy(text, environ[i], length);
+        size_t length = strlen(variables[i]) + 1;
+        copy[i] = memcpy(text, variables[i], length);
         text += length;
     }
     copy[count] = NULL;

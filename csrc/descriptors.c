@@ -1,7 +1,6 @@
 /*
- * Descriptors: what the child would inherit is looked at in the child, where no
- * other thread can change it any more, and refused unless it is known to be
- * harmless; everything else is closed.
+ * Descriptors on Linux: which kinds are known to be harmless, which are open,
+ * and how to close them.
  */
 #define _GNU_SOURCE
 #include "spawn.h"
@@ -11,7 +10,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -145,7 +143,7 @@ static int classify_anonymous(int fd)
     return ends_with(name, "[pidfd]") ? NETLESS_KIND_PIDFD : NETLESS_KIND_ANONYMOUS;
 }
 
-static int classify(int fd, int unix_sockets, int *family)
+int netless_classify(int fd, int unix_sockets, int *family)
 {
     struct statx found;
 
@@ -169,24 +167,9 @@ static int classify(int fd, int unix_sockets, int *family)
     }
 }
 
-static int check(struct netless_launch *launch, int fd)
-{
-    struct netless_report *report = &launch->request->report;
-    int flags = fcntl(fd, F_GETFD);
-
-    if (flags < 0 || (flags & FD_CLOEXEC))      /* not there, or not after execve */
-        return 0;
-    report->kind = classify(fd, launch->plan->unix_sockets, &report->family);
-    if (report->kind == NETLESS_KIND_FINE)
-        return 0;
-    report->fd = fd;
-    errno = EPERM;
-    return netless_fail(report, NETLESS_STEP_DESCRIPTORS);
-}
-
-/* Calls visit for every descriptor above 2 that /proc/self/fd lists. */
-static int each_descriptor(struct netless_launch *launch,
-                           int (*visit)(struct netless_launch *launch, int fd))
+/* What /proc/self/fd lists. */
+int netless_each_descriptor(struct netless_launch *launch,
+                            int (*visit)(struct netless_launch *launch, int fd))
 {
     struct entry {              /* struct linux_dirent64 */
         uint64_t inode;
@@ -216,46 +199,7 @@ static int each_descriptor(struct netless_launch *launch,
     return size < 0 ? -1 : result;
 }
 
-int netless_check_descriptors(struct netless_launch *launch)
-{
-    const struct netless_request *request = launch->request;
-    struct netless_report *report = &launch->request->report;
-
-    if (launch->plan->inherit_sockets)
-        return 0;
-    for (int fd = 0; fd < 3; fd++)
-        if (check(launch, fd) < 0)
-            return -1;
-    if (request->close_fds) {
-        for (int i = 0; i < launch->keep_count; i++)
-            if (check(launch, launch->keep[i]) < 0)
-                return -1;
-        return 0;
-    }
-    if (each_descriptor(launch, check) < 0 && report->step == NETLESS_STEP_NONE) {
-        report->fd = -1;
-        report->kind = NETLESS_KIND_UNKNOWN;
-        return netless_fail(report, NETLESS_STEP_DESCRIPTORS);
-    }
-    return report->step == NETLESS_STEP_NONE ? 0 : -1;
-}
-
 /* ---- closing ---- */
-
-static int is_kept(const struct netless_launch *launch, int fd)
-{
-    for (int i = 0; i < launch->keep_count; i++)
-        if (launch->keep[i] == fd)
-            return 1;
-    return 0;
-}
-
-static int close_unless_kept(struct netless_launch *launch, int fd)
-{
-    if (!is_kept(launch, fd))
-        close(fd);
-    return 0;
-}
 
 static int close_ranges(const struct netless_launch *launch)
 {
@@ -277,11 +221,12 @@ int netless_close_descriptors(struct netless_launch *launch)
 {
     struct rlimit limit;
 
-    if (close_ranges(launch) == 0 || each_descriptor(launch, close_unless_kept) == 0)
+    if (close_ranges(launch) == 0 ||
+        netless_each_descriptor(launch, netless_close_unless_kept) == 0)
         return 0;
     if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
         return -1;
     for (int fd = 3; (rlim_t)fd < limit.rlim_max && fd < 1 << 20; fd++)
-        close_unless_kept(launch, fd);
+        netless_close_unless_kept(launch, fd);
     return 0;
 }

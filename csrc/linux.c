@@ -13,6 +13,7 @@
 #include <linux/capability.h>
 #include <linux/stat.h>
 #include <net/if.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -22,11 +23,24 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#ifdef SYS_setgroups32          /* 32-bit machines keep 16-bit ids under the old numbers */
+#define SYS_SETGROUPS SYS_setgroups32
+#define SYS_SETRESGID SYS_setresgid32
+#define SYS_SETRESUID SYS_setresuid32
+#else
+#define SYS_SETGROUPS SYS_setgroups
+#define SYS_SETRESGID SYS_setresgid
+#define SYS_SETRESUID SYS_setresuid
+#endif
+
+/* The child needs 3 KB; sanitizers and signal frames want more. */
+#define CHILD_STACK_SIZE 65536
+
 /* The kernel takes at most one page of map text. */
 #define MAP_TEXT_SIZE 4096
 
 /* statx by number: fstat would tie the wheel to glibc 2.33. */
-int netless_identify(int fd, const char *path, struct netless_identity *identity)
+static int identify(int fd, const char *path, struct netless_identity *identity)
 {
     struct statx found;
     if (syscall(SYS_statx, fd, path, *path ? 0 : AT_EMPTY_PATH, STATX_INO, &found) < 0)
@@ -34,20 +48,6 @@ int netless_identify(int fd, const char *path, struct netless_identity *identity
     identity->device = (uint64_t)found.stx_dev_major << 32 | found.stx_dev_minor;
     identity->inode = found.stx_ino;
     return 0;
-}
-
-/* atoi, but async-signal-safe by construction; -1 for what is no number. */
-int netless_number(const char *text)
-{
-    int number = 0;
-    if (*text == '\0')
-        return -1;
-    for (; *text != '\0'; text++) {
-        if (*text < '0' || *text > '9' || number > 100000000)
-            return -1;
-        number = number * 10 + (*text - '0');
-    }
-    return number;
 }
 
 static int same(const struct netless_identity *a, const struct netless_identity *b)
@@ -58,7 +58,7 @@ static int same(const struct netless_identity *a, const struct netless_identity 
 static int is_still(int fd, const struct netless_identity *expected)
 {
     struct netless_identity found;
-    return netless_identify(fd, "", &found) == 0 && same(&found, expected);
+    return identify(fd, "", &found) == 0 && same(&found, expected);
 }
 
 int netless_is_fresh(const struct netless_plan *plan)
@@ -71,25 +71,89 @@ int netless_is_fresh(const struct netless_plan *plan)
     return is_still(sealed->user_fd, &sealed->user) && is_still(sealed->net_fd, &sealed->net);
 }
 
-/* The descriptor moved out of the way of 0, 1 and 2; -1 and closed on failure. */
-static int above_stdio(int fd)
+/* ---- processes ---- */
+
+const char *netless_mechanism(void)
 {
-    if (fd < 0 || fd > 2)
-        return fd;
-    int moved = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-    int error = errno;
-    close(fd);
-    errno = error;
-    return moved;
+    return "namespace";
 }
+
+/* Runs function(argument) in a new process, on a stack inside this frame: its
+   own copy of it, or with CLONE_VFORK the only user of it until it is done. */
+static pid_t clone_process(int (*function)(void *), void *argument, int flags)
+{
+    _Alignas(16) char stack[CHILD_STACK_SIZE];
+    return clone(function, stack + sizeof stack, flags, argument);
+}
+
+/* The clone must not share memory where the child changes ids: that would make
+   the parent non-dumpable for good.  Nor where the parent has to write maps. */
+int netless_wants_own_memory(const struct netless_launch *launch)
+{
+    const struct netless_request *request = launch->request;
+    return launch->plan->way == NETLESS_WAY_MAKE || request->has_groups || request->has_gid ||
+           request->has_uid;
+}
+
+pid_t netless_start(int (*function)(void *), struct netless_launch *launch)
+{
+    int memory = launch->channel[0] >= 0 ? 0 : CLONE_VM | CLONE_VFORK;
+    /* A probe is no child of the caller's: it sends no SIGCHLD. */
+    return clone_process(function, launch, memory | (launch->request->probe ? 0 : SIGCHLD));
+}
+
+void netless_reap(pid_t pid)
+{
+    while (waitpid(pid, NULL, __WALL) < 0 && errno == EINTR)
+        continue;
+}
+
+/* sigprocmask, since pthread_sigmask would tie the wheel to glibc 2.32; on
+   Linux both change the calling thread's mask only. */
+int netless_set_mask(const sigset_t *mask, sigset_t *before)
+{
+    return sigprocmask(SIG_SETMASK, mask, before);
+}
+
+char **netless_environ(void)
+{
+    return environ;
+}
+
+/* An id that the namespace does not map is EINVAL here, and one that the caller
+   may not take outside: EPERM, which is what subprocess users expect. */
+static long id_result(long result)
+{
+    if (result < 0 && errno == EINVAL)
+        errno = EPERM;
+    return result;
+}
+
+/* Raw system calls: libc's own tell every thread of the process, and this child
+   has none of the threads that libc's copied list names. */
+int netless_take_ids(const struct netless_request *request, struct netless_report *report)
+{
+    if (request->has_groups)
+        NETLESS_TRY(report, NETLESS_STEP_GROUPS,
+                    id_result(syscall(SYS_SETGROUPS, (size_t)request->group_count, request->groups)));
+    if (request->has_gid)
+        NETLESS_TRY(report, NETLESS_STEP_GID,
+                    id_result(syscall(SYS_SETRESGID, request->gid, request->gid, request->gid)));
+    if (request->has_uid)
+        NETLESS_TRY(report, NETLESS_STEP_UID,
+                    id_result(syscall(SYS_SETRESUID, request->uid, request->uid, request->uid)));
+    return 0;
+}
+
+/* ---- reports ---- */
 
 int netless_channel(int channel[2])
 {
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, channel) < 0)
         return -1;
-    channel[0] = above_stdio(channel[0]);
+    channel[0] = netless_above_stdio(channel[0]);
     int error = errno;
-    channel[1] = above_stdio(channel[1]);
+    channel[1] = netless_above_stdio(channel[1]);
     if (channel[0] >= 0 && channel[1] >= 0)
         return 0;
     error = channel[0] < 0 ? error : errno;
@@ -102,17 +166,29 @@ int netless_channel(int channel[2])
     return -1;
 }
 
-static ssize_t receive(int channel, struct netless_report *report)
+ssize_t netless_send(int channel, const struct netless_report *report)
+{
+    return send(channel, report, sizeof *report, MSG_NOSIGNAL);
+}
+
+ssize_t netless_receive(int channel, struct netless_report *report)
 {
     ssize_t size;
     do {
         size = recv(channel, report, sizeof *report, 0);
     } while (size < 0 && errno == EINTR);
-    if (size >= 0 && size != (ssize_t)sizeof *report) {     /* the other side has died */
+    return size;
+}
+
+/* A message, where the end of messages means that the other side has died. */
+static int receive(int channel, struct netless_report *report)
+{
+    ssize_t size = netless_receive(channel, report);
+    if (size >= 0 && size != (ssize_t)sizeof *report) {
         errno = EPIPE;
         return -1;
     }
-    return size;
+    return size < 0 ? -1 : 0;
 }
 
 /* ---- the side that goes in ---- */
@@ -148,8 +224,7 @@ static int go_in(int channel, struct netless_report *report)
 
     NETLESS_TRY(report, NETLESS_STEP_UNSHARE, retrying_unshare(CLONE_NEWUSER | CLONE_NEWNET));
     NETLESS_TRY(report, NETLESS_STEP_PROC, report->proc_pid = pid_in_proc());
-    NETLESS_TRY(report, NETLESS_STEP_CHANNEL,
-                send(channel, report, sizeof *report, MSG_NOSIGNAL));
+    NETLESS_TRY(report, NETLESS_STEP_CHANNEL, netless_send(channel, report));
     NETLESS_TRY(report, NETLESS_STEP_CHANNEL, receive(channel, &answer));
     if (answer.step == NETLESS_STEP_NONE)
         return 0;
@@ -239,14 +314,13 @@ static int write_maps(int pid, int map_root, int *whole, struct netless_report *
 }
 
 /* The counterpart of go_in: 0 when the process at the other end is inside and mapped. */
-int netless_settle_maps(int channel, int map_root, int *whole, struct netless_report *report)
+static int settle_maps(int channel, int map_root, int *whole, struct netless_report *report)
 {
     NETLESS_TRY(report, NETLESS_STEP_CHANNEL, receive(channel, report));
     if (report->step != NETLESS_STEP_NONE)
         return -1;
     int result = write_maps(report->proc_pid, map_root, whole, report);
-    NETLESS_TRY(report, NETLESS_STEP_CHANNEL,
-                send(channel, report, sizeof *report, MSG_NOSIGNAL));
+    NETLESS_TRY(report, NETLESS_STEP_CHANNEL, netless_send(channel, report));
     return result;
 }
 
@@ -266,7 +340,7 @@ static int maker(void *argument)
     close(self->channel[0]);
     prctl(PR_SET_DUMPABLE, 1);  /* a copy of a non-dumpable parent has unwritable maps */
     if (go_in(self->channel[1], &self->report) < 0)
-        send(self->channel[1], &self->report, sizeof self->report, MSG_NOSIGNAL);
+        netless_send(self->channel[1], &self->report);
     else
         receive(self->channel[1], &last);
     _exit(0);
@@ -276,8 +350,8 @@ static int open_namespace(int pid, const char *name, struct netless_identity *id
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/ns/%s", pid, name);
-    int fd = above_stdio(open(path, O_RDONLY | O_CLOEXEC));
-    if (fd >= 0 && netless_identify(fd, "", identity) == 0)
+    int fd = netless_above_stdio(open(path, O_RDONLY | O_CLOEXEC));
+    if (fd >= 0 && identify(fd, "", identity) == 0)
         return fd;
     int error = errno;
     if (fd >= 0)
@@ -292,7 +366,7 @@ static int open_both(int pid, struct netless_namespace *made, struct netless_rep
     struct netless_identity own;
 
     NETLESS_TRY(report, NETLESS_STEP_OPEN_NAMESPACE,
-                netless_identify(AT_FDCWD, "/proc/thread-self/ns/net", &own));
+                identify(AT_FDCWD, "/proc/thread-self/ns/net", &own));
     NETLESS_TRY(report, NETLESS_STEP_OPEN_NAMESPACE,
                 made->user_fd = open_namespace(pid, "user", &made->user));
     made->net_fd = open_namespace(pid, "net", &made->net);
@@ -318,13 +392,13 @@ int netless_namespace_make(int map_root, struct netless_namespace *made,
                                        .egid = getegid()};
     NETLESS_TRY(report, NETLESS_STEP_CHANNEL, netless_channel(self.channel));
     netless_block_signals(&before);
-    pid_t pid = netless_clone(maker, &self, 0);     /* no SIGCHLD: nobody else reaps it */
+    pid_t pid = clone_process(maker, &self, 0);     /* no SIGCHLD: nobody else reaps it */
     if (pid < 0)
         netless_fail(report, NETLESS_STEP_CLONE);
     netless_restore_signals(&before);
     close(self.channel[1]);
     if (pid > 0) {
-        result = netless_settle_maps(self.channel[0], map_root, &made->whole_map, report);
+        result = settle_maps(self.channel[0], map_root, &made->whole_map, report);
         if (result == 0)
             result = open_both(report->proc_pid, made, report);
     }
@@ -351,7 +425,7 @@ static int trier(void *argument)
 int netless_try_unshare(int flags)
 {
     int status = 0;
-    pid_t pid = netless_clone(trier, &flags, 0);
+    pid_t pid = clone_process(trier, &flags, 0);
     if (pid < 0)
         return errno;
     while (waitpid(pid, &status, __WALL) < 0 && errno == EINTR)
@@ -387,7 +461,7 @@ static int verify(const struct netless_identity *wanted, const struct netless_id
     struct netless_identity found;
 
     NETLESS_TRY(report, NETLESS_STEP_VERIFY_NET,
-                netless_identify(AT_FDCWD, "/proc/self/ns/net", &found));
+                identify(AT_FDCWD, "/proc/self/ns/net", &found));
     if (wanted != NULL ? same(&found, wanted) : !same(&found, outside))
         return 0;
     errno = EEXIST;
@@ -406,7 +480,7 @@ static int join_private(const struct netless_namespace *sealed, struct netless_r
     struct netless_identity outside;
 
     NETLESS_TRY(report, NETLESS_STEP_VERIFY_NET,
-                netless_identify(AT_FDCWD, "/proc/self/ns/net", &outside));
+                identify(AT_FDCWD, "/proc/self/ns/net", &outside));
     NETLESS_TRY(report, NETLESS_STEP_SETNS_USER, setns(sealed->user_fd, CLONE_NEWUSER));
     NETLESS_TRY(report, NETLESS_STEP_UNSHARE_NET, unshare(CLONE_NEWNET));
     return verify(NULL, &outside, report);
@@ -417,13 +491,13 @@ static int make(int channel, struct netless_report *report)
     struct netless_identity outside;
 
     NETLESS_TRY(report, NETLESS_STEP_VERIFY_NET,
-                netless_identify(AT_FDCWD, "/proc/self/ns/net", &outside));
+                identify(AT_FDCWD, "/proc/self/ns/net", &outside));
     if (go_in(channel, report) < 0)
         return -1;
     return verify(NULL, &outside, report);
 }
 
-int netless_enter(struct netless_launch *launch)
+static int enter(struct netless_launch *launch)
 {
     const struct netless_plan *plan = launch->plan;
     struct netless_report *report = &launch->request->report;
@@ -440,6 +514,26 @@ int netless_enter(struct netless_launch *launch)
     return result;
 }
 
+int netless_isolate_child(struct netless_launch *launch)
+{
+    if (enter(launch) < 0)
+        return -1;
+    return netless_seal(launch->plan, &launch->request->report);
+}
+
+int netless_meet_child(struct netless_launch *launch, pid_t pid)
+{
+    const struct netless_plan *plan = launch->plan;
+    int whole;
+
+    (void)pid;
+    if (plan->way != NETLESS_WAY_MAKE ||
+        settle_maps(launch->channel[0], plan->map_root, &whole, &launch->request->report) == 0)
+        return 0;
+    shutdown(launch->channel[0], SHUT_RDWR);
+    return -1;
+}
+
 /* ---- the calling process makes namespaces of its own ---- */
 
 struct helper {
@@ -454,11 +548,11 @@ static int helper(void *argument)
     int whole;
 
     close(self->channel[1]);
-    netless_settle_maps(self->channel[0], self->map_root, &whole, &report);
+    settle_maps(self->channel[0], self->map_root, &whole, &report);
     _exit(0);
 }
 
-int netless_make_alone(const struct netless_plan *plan, struct netless_report *report)
+static int make_alone(const struct netless_plan *plan, struct netless_report *report)
 {
     struct helper outside = {.channel = {-1, -1}, .map_root = plan->map_root};
     struct netless_request request = {.probe = 0};
@@ -467,17 +561,30 @@ int netless_make_alone(const struct netless_plan *plan, struct netless_report *r
 
     NETLESS_TRY(report, NETLESS_STEP_CHANNEL, netless_channel(outside.channel));
     netless_block_signals(&before);
-    pid_t pid = netless_clone(helper, &outside, 0);
+    pid_t pid = clone_process(helper, &outside, 0);
     if (pid < 0)
         netless_fail(report, NETLESS_STEP_CLONE);
     netless_restore_signals(&before);
     close(outside.channel[0]);
     launch.channel[1] = outside.channel[1];
-    int result = pid < 0 ? -1 : netless_enter(&launch);
+    int result = pid < 0 ? -1 : enter(&launch);
     if (result < 0 && pid > 0)
         *report = request.report;
     close(outside.channel[1]);
     if (pid > 0)
         netless_reap(pid);
+    return result;
+}
+
+int netless_isolate(const struct netless_plan *plan, struct netless_report *report)
+{
+    struct netless_request request = {.probe = 0};
+    struct netless_launch launch = {.plan = plan, .request = &request, .channel = {-1, -1}};
+    int result = plan->way == NETLESS_WAY_MAKE ? make_alone(plan, &request.report)
+                                               : enter(&launch);
+
+    if (result == 0)
+        result = netless_seal(plan, &request.report);
+    *report = request.report;
     return result;
 }

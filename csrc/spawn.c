@@ -1,5 +1,6 @@
 /*
- * Clone, child path, report.
+ * Child path, from its start to execve, and report: what is the same on every
+ * platform.
  *
  * Contract of the child path (from child() down to execve): until the execve it
  * may share the parent's memory, so it calls async-signal-safe functions only,
@@ -12,24 +13,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
-
-#ifdef SYS_setgroups32          /* 32-bit machines keep 16-bit ids under the old numbers */
-#define SYS_SETGROUPS SYS_setgroups32
-#define SYS_SETRESGID SYS_setresgid32
-#define SYS_SETRESUID SYS_setresuid32
-#else
-#define SYS_SETGROUPS SYS_setgroups
-#define SYS_SETRESGID SYS_setresgid
-#define SYS_SETRESUID SYS_setresuid
-#endif
-
-/* The child needs 3 KB; sanitizers and signal frames want more. */
-#define CHILD_STACK_SIZE 65536
 
 int netless_fail(struct netless_report *report, enum netless_step step)
 {
@@ -38,32 +23,42 @@ int netless_fail(struct netless_report *report, enum netless_step step)
     return -1;
 }
 
-/* Runs function(argument) in a new process, on a stack inside this frame: its
-   own copy of it, or with CLONE_VFORK the only user of it until it is done. */
-pid_t netless_clone(int (*function)(void *), void *argument, int flags)
-{
-    _Alignas(16) char stack[CHILD_STACK_SIZE];
-    return clone(function, stack + sizeof stack, flags, argument);
-}
-
-/* sigprocmask, since pthread_sigmask would tie the wheel to glibc 2.32; on
-   Linux both change the calling thread's mask only. */
 void netless_block_signals(sigset_t *before)
 {
     sigset_t all;
     sigfillset(&all);
-    sigprocmask(SIG_SETMASK, &all, before);
+    netless_set_mask(&all, before);
 }
 
 void netless_restore_signals(const sigset_t *before)
 {
-    sigprocmask(SIG_SETMASK, before, NULL);
+    netless_set_mask(before, NULL);
 }
 
-void netless_reap(pid_t pid)
+/* The descriptor moved out of the way of 0, 1 and 2; -1 and closed on failure. */
+int netless_above_stdio(int fd)
 {
-    while (waitpid(pid, NULL, __WALL) < 0 && errno == EINTR)
-        continue;
+    if (fd < 0 || fd > 2)
+        return fd;
+    int moved = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    int error = errno;
+    close(fd);
+    errno = error;
+    return moved;
+}
+
+/* atoi, but async-signal-safe by construction; -1 for what is no number. */
+int netless_number(const char *text)
+{
+    int number = 0;
+    if (*text == '\0')
+        return -1;
+    for (; *text != '\0'; text++) {
+        if (*text < '0' || *text > '9' || number > 100000000)
+            return -1;
+        number = number * 10 + (*text - '0');
+    }
+    return number;
 }
 
 /* ---- before the clone: arguments into plain C memory ---- */
@@ -77,7 +72,7 @@ static void split(const char *strings, int count, char **pointers)
     pointers[count] = NULL;
 }
 
-int netless_prepare(struct netless_launch *launch)
+static int prepare(struct netless_launch *launch)
 {
     struct netless_request *request = launch->request;
     int env_count = request->has_env ? request->env_count : 0;
@@ -111,8 +106,8 @@ int netless_prepare(struct netless_launch *launch)
     return 0;
 }
 
-/* Whatever netless_prepare and the channel took; the environment's copy too. */
-void netless_discard(struct netless_launch *launch)
+/* Whatever prepare and the channel took; the environment's copy too. */
+static void discard(struct netless_launch *launch)
 {
     for (int i = 0; i < 2; i++)
         if (launch->channel[i] >= 0)
@@ -172,29 +167,61 @@ static int place_process(const struct netless_request *request, struct netless_r
     return 0;
 }
 
-/* An id that the namespace does not map is EINVAL here, and one that the caller
-   may not take outside: EPERM, which is what subprocess users expect. */
-static long id_result(long result)
+/* ---- descriptors: looked at in the child, where no other thread can change them ---- */
+
+static int is_kept(const struct netless_launch *launch, int fd)
 {
-    if (result < 0 && errno == EINVAL)
-        errno = EPERM;
-    return result;
+    for (int i = 0; i < launch->keep_count; i++)
+        if (launch->keep[i] == fd)
+            return 1;
+    return 0;
 }
 
-/* Raw system calls: libc's own tell every thread of the process, and this child
-   has none of the threads that libc's copied list names. */
-static int take_ids(const struct netless_request *request, struct netless_report *report)
+int netless_close_unless_kept(struct netless_launch *launch, int fd)
 {
-    if (request->has_groups)
-        NETLESS_TRY(report, NETLESS_STEP_GROUPS,
-                    id_result(syscall(SYS_SETGROUPS, (size_t)request->group_count, request->groups)));
-    if (request->has_gid)
-        NETLESS_TRY(report, NETLESS_STEP_GID,
-                    id_result(syscall(SYS_SETRESGID, request->gid, request->gid, request->gid)));
-    if (request->has_uid)
-        NETLESS_TRY(report, NETLESS_STEP_UID,
-                    id_result(syscall(SYS_SETRESUID, request->uid, request->uid, request->uid)));
+    if (!is_kept(launch, fd))
+        close(fd);
     return 0;
+}
+
+/* The way out of the isolation that a descriptor may be. */
+static int check(struct netless_launch *launch, int fd)
+{
+    struct netless_report *report = &launch->request->report;
+    int flags = fcntl(fd, F_GETFD);
+
+    if (flags < 0 || (flags & FD_CLOEXEC))      /* not there, or not after execve */
+        return 0;
+    report->kind = netless_classify(fd, launch->plan->unix_sockets, &report->family);
+    if (report->kind == NETLESS_KIND_FINE)
+        return 0;
+    report->fd = fd;
+    errno = EPERM;
+    return netless_fail(report, NETLESS_STEP_DESCRIPTORS);
+}
+
+static int check_descriptors(struct netless_launch *launch)
+{
+    const struct netless_request *request = launch->request;
+    struct netless_report *report = &launch->request->report;
+
+    if (launch->plan->inherit_sockets)
+        return 0;
+    for (int fd = 0; fd < 3; fd++)
+        if (check(launch, fd) < 0)
+            return -1;
+    if (request->close_fds) {
+        for (int i = 0; i < launch->keep_count; i++)
+            if (check(launch, launch->keep[i]) < 0)
+                return -1;
+        return 0;
+    }
+    if (netless_each_descriptor(launch, check) < 0 && report->step == NETLESS_STEP_NONE) {
+        report->fd = -1;
+        report->kind = NETLESS_KIND_UNKNOWN;
+        return netless_fail(report, NETLESS_STEP_DESCRIPTORS);
+    }
+    return report->step == NETLESS_STEP_NONE ? 0 : -1;
 }
 
 static int default_signal(int number)
@@ -222,29 +249,37 @@ static int restore_signals(const struct netless_launch *launch, struct netless_r
         NETLESS_TRY(report, NETLESS_STEP_SIGNALS, default_signal(SIGPIPE));
         NETLESS_TRY(report, NETLESS_STEP_SIGNALS, default_signal(SIGXFSZ));
     }
-    NETLESS_TRY(report, NETLESS_STEP_SIGNALS, sigprocmask(SIG_SETMASK, &launch->mask, NULL));
+    NETLESS_TRY(report, NETLESS_STEP_SIGNALS, netless_set_mask(&launch->mask, NULL));
     return 0;
 }
 
+/* The only way out but execve: the report goes to the parent, nothing is executed. */
+static _Noreturn void give_up(struct netless_launch *launch)
+{
+    if (launch->channel[1] >= 0)
+        netless_send(launch->channel[1], &launch->request->report);
+    _exit(launch->request->report.step == NETLESS_STEP_NONE ? 0 : 127);
+}
+
 /* Isolation, then everything up to the point where preexec_fn runs. */
-int netless_prepare_child(struct netless_launch *launch)
+static int prepare_child(struct netless_launch *launch)
 {
     const struct netless_request *request = launch->request;
     struct netless_report *report = &launch->request->report;
 
-    if (netless_enter(launch) < 0 || netless_seal(launch->plan, report) < 0)
+    if (netless_isolate_child(launch) < 0)
         return -1;
     if (request->probe)
-        netless_give_up(launch);        /* with nothing to complain about */
-    if (place_stdio(request, report) < 0 || netless_check_descriptors(launch) < 0)
+        give_up(launch);                /* with nothing to complain about */
+    if (place_stdio(request, report) < 0 || check_descriptors(launch) < 0)
         return -1;
-    if (place_process(request, report) < 0 || take_ids(request, report) < 0)
+    if (place_process(request, report) < 0 || netless_take_ids(request, report) < 0)
         return -1;
     return restore_signals(launch, report);
 }
 
 /* Comes back on failure only. The first error that is not "not found" wins. */
-int netless_execute(struct netless_launch *launch)
+static int execute(struct netless_launch *launch)
 {
     struct netless_report *report = &launch->request->report;
     int first = 0;
@@ -262,47 +297,31 @@ int netless_execute(struct netless_launch *launch)
     return netless_fail(report, NETLESS_STEP_EXEC);
 }
 
-/* The only other way out: the report goes to the parent, nothing is executed. */
-_Noreturn void netless_give_up(struct netless_launch *launch)
-{
-    if (launch->channel[1] >= 0)
-        send(launch->channel[1], &launch->request->report, sizeof launch->request->report,
-             MSG_NOSIGNAL);
-    _exit(launch->request->report.step == NETLESS_STEP_NONE ? 0 : 127);
-}
-
 static int child(void *argument)
 {
     struct netless_launch *launch = argument;
 
     if (launch->channel[0] >= 0)
         close(launch->channel[0]);
-    if (netless_prepare_child(launch) == 0)
-        netless_execute(launch);
-    netless_give_up(launch);
+    if (prepare_child(launch) == 0)
+        execute(launch);
+    give_up(launch);
 }
 
 /* ---- the parent ---- */
 
 /* Waits until a child with memory of its own has executed or given up. */
-int netless_await_child(struct netless_launch *launch, pid_t pid)
+static int await_child(struct netless_launch *launch, pid_t pid)
 {
     struct netless_report *report = &launch->request->report;
-    ssize_t size;
-    int whole;
 
     close(launch->channel[1]);
     launch->channel[1] = -1;
-    if (launch->plan->way == NETLESS_WAY_MAKE &&
-        netless_settle_maps(launch->channel[0], launch->plan->map_root, &whole, report) < 0) {
-        shutdown(launch->channel[0], SHUT_RDWR);
+    if (netless_meet_child(launch, pid) < 0) {
         netless_reap(pid);
         return -1;
     }
-    do {
-        size = recv(launch->channel[0], report, sizeof *report, 0);
-    } while (size < 0 && errno == EINTR);
-    if (size < 0) {             /* the child is what cannot be known about */
+    if (netless_receive(launch->channel[0], report) < 0) {      /* what the child did is unknown */
         netless_fail(report, NETLESS_STEP_CHANNEL);
         kill(pid, SIGKILL);
     }
@@ -312,33 +331,23 @@ int netless_await_child(struct netless_launch *launch, pid_t pid)
     return -1;
 }
 
-/* The clone must not share memory where the child changes ids: that would make
-   the parent non-dumpable for good.  Nor where the parent has to write maps. */
-static int wants_own_memory(const struct netless_launch *launch)
-{
-    const struct netless_request *request = launch->request;
-    return launch->plan->way == NETLESS_WAY_MAKE || request->has_groups || request->has_gid ||
-           request->has_uid;
-}
-
 static pid_t launch_child(struct netless_launch *launch)
 {
     struct netless_report *report = &launch->request->report;
-    int own_memory = wants_own_memory(launch);
-    int flags = (own_memory ? 0 : CLONE_VM | CLONE_VFORK) | (launch->request->probe ? 0 : SIGCHLD);
+    int own_memory = netless_wants_own_memory(launch);
 
     if (own_memory)
         NETLESS_TRY(report, NETLESS_STEP_CHANNEL, netless_channel(launch->channel));
-    if (netless_prepare(launch) < 0)
+    if (prepare(launch) < 0)
         return -1;
     netless_block_signals(&launch->mask);
-    pid_t pid = netless_clone(child, launch, flags);
+    pid_t pid = netless_start(child, launch);
     int error = errno;
     netless_restore_signals(&launch->mask);
     errno = error;
     NETLESS_TRY(report, NETLESS_STEP_CLONE, pid);
     if (own_memory)
-        return netless_await_child(launch, pid) < 0 ? -1 : pid;
+        return await_child(launch, pid) < 0 ? -1 : pid;
     if (report->step == NETLESS_STEP_NONE)
         return pid;
     netless_reap(pid);
@@ -357,37 +366,24 @@ int netless_spawn(const struct netless_plan *plan, struct netless_request *reque
         netless_fail(&request->report, NETLESS_STEP_STALE);
     if (pid > 0 && request->probe)
         netless_reap(pid);
-    netless_discard(&launch);
+    discard(&launch);
     return pid;
 }
 
 /* ---- the calling process itself ---- */
 
-int netless_isolate(const struct netless_plan *plan, struct netless_report *report)
-{
-    struct netless_request request = {.probe = 0};
-    struct netless_launch launch = {.plan = plan, .request = &request, .channel = {-1, -1}};
-    int result = plan->way == NETLESS_WAY_MAKE ? netless_make_alone(plan, &request.report)
-                                               : netless_enter(&launch);
-
-    if (result == 0)
-        result = netless_seal(plan, &request.report);
-    *report = request.report;
-    return result;
-}
-
 int netless_exec(const struct netless_plan *plan, struct netless_request *request)
 {
     struct netless_launch launch = {.plan = plan, .request = request, .channel = {-1, -1}};
 
-    if (netless_prepare(&launch) == 0 && netless_isolate(plan, &request->report) == 0) {
+    if (prepare(&launch) == 0 && netless_isolate(plan, &request->report) == 0) {
         netless_block_signals(&launch.mask);
-        if (netless_check_descriptors(&launch) == 0 &&
+        if (check_descriptors(&launch) == 0 &&
             restore_signals(&launch, &request->report) == 0)
-            netless_execute(&launch);
+            execute(&launch);
         netless_restore_signals(&launch.mask);
     }
-    netless_discard(&launch);
+    discard(&launch);
     return -1;
 }
 
@@ -404,17 +400,17 @@ int netless_fork_begin(const struct netless_plan *plan, struct netless_request *
         netless_fail(&request->report, NETLESS_STEP_STALE);
     } else if (netless_channel(forking.channel) < 0) {
         netless_fail(&request->report, NETLESS_STEP_CHANNEL);
-    } else if (netless_prepare(&forking) == 0) {
+    } else if (prepare(&forking) == 0) {
         return 0;
     }
-    netless_discard(&forking);
+    discard(&forking);
     return -1;
 }
 
 int netless_fork_wait(int pid)
 {
-    int result = pid < 0 ? -1 : netless_await_child(&forking, pid);
-    netless_discard(&forking);
+    int result = pid < 0 ? -1 : await_child(&forking, pid);
+    discard(&forking);
     return result;
 }
 
@@ -422,16 +418,16 @@ int netless_fork_wait(int pid)
 void netless_fork_finish(void)
 {
     if (!forking.request->has_env)
-        forking.envp = environ;
-    netless_execute(&forking);
-    netless_give_up(&forking);
+        forking.envp = netless_environ();
+    execute(&forking);
+    give_up(&forking);
 }
 
 void netless_fork_fail(int error)
 {
     errno = error;
     netless_fail(&forking.request->report, NETLESS_STEP_PREEXEC);
-    netless_give_up(&forking);
+    give_up(&forking);
 }
 
 /* Called by the interpreter's glue in place of fork: the child is isolated
@@ -443,8 +439,8 @@ pid_t netless_fork_isolated(void)
     if (pid == 0) {
         close(forking.channel[0]);
         forking.channel[0] = -1;
-        if (netless_prepare_child(&forking) < 0)
-            netless_give_up(&forking);
+        if (prepare_child(&forking) < 0)
+            give_up(&forking);
         return 0;
     }
     if (pid < 0)

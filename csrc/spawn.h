@@ -37,6 +37,7 @@ enum netless_step {
     NETLESS_STEP_BOUNDING_SET,
     NETLESS_STEP_LANDLOCK,
     NETLESS_STEP_SECCOMP,
+    NETLESS_STEP_SANDBOX_INIT,  /* macOS */
     NETLESS_STEP_DESCRIPTORS,   /* a descriptor the child must not inherit */
     NETLESS_STEP_STDIO,
     NETLESS_STEP_CWD,
@@ -101,6 +102,7 @@ struct netless_report {
     int family;                 /* ... and its address family when it is a socket */
     int layers;                 /* enum netless_layer bits that were installed */
     int proc_pid;               /* the child's pid as /proc shows it */
+    char detail[192];           /* NETLESS_STEP_SANDBOX_INIT: what it said */
 };
 
 /* A user namespace and an empty network namespace, kept by two descriptors. */
@@ -141,6 +143,8 @@ struct netless_plan {
     uint64_t landlock_scoped;
     struct netless_namespace sealed;
     struct netless_filter filter;
+    const char *profile;        /* macOS: text of the sandbox profile */
+    int time_limit;             /* macOS: milliseconds that a child has to isolate itself */
 };
 
 /* One child. Strings are NUL-separated; descriptors are -1 where there is none. */
@@ -173,6 +177,9 @@ struct netless_request {
     int probe;                  /* stop where execve would be */
     struct netless_report report;
 };
+
+/* How this platform isolates: "namespace", "seatbelt", or "" where it cannot. */
+const char *netless_mechanism(void);
 
 /* Makes the shared namespace. 0, or -1 with the report filled in. */
 int netless_namespace_make(int map_root, struct netless_namespace *made,
@@ -216,10 +223,9 @@ char **netless_copy_environ(void);
 
 /* internal */
 
-#ifdef __linux__
+#if defined(__linux__) || defined(__APPLE__)
 
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/types.h>
 
@@ -246,33 +252,49 @@ int netless_fail(struct netless_report *report, enum netless_step step);
     } while (0)
 
 /* spawn.c */
-pid_t netless_clone(int (*function)(void *), void *argument, int flags);
+int netless_number(const char *text);
+int netless_above_stdio(int fd);
+int netless_close_unless_kept(struct netless_launch *launch, int fd);
 void netless_block_signals(sigset_t *before);
 void netless_restore_signals(const sigset_t *before);
-void netless_reap(pid_t pid);
-int netless_prepare(struct netless_launch *launch);
-int netless_prepare_child(struct netless_launch *launch);
-int netless_execute(struct netless_launch *launch);
-_Noreturn void netless_give_up(struct netless_launch *launch);
-int netless_await_child(struct netless_launch *launch, pid_t pid);
-void netless_discard(struct netless_launch *launch);
 pid_t netless_fork_isolated(void);
 
-/* linux.c */
-int netless_has_capability(uint64_t any_of);
+/*
+ * What spawn.c asks of the platform: linux.c, seal.c and descriptors.c, or macos.c.
+ */
+
+/* Must the child have memory, and so a channel, of its own? */
+int netless_wants_own_memory(const struct netless_launch *launch);
+/* Runs function(launch) in a new process, which shares memory where there is no channel. */
+pid_t netless_start(int (*function)(void *), struct netless_launch *launch);
+void netless_reap(pid_t pid);
+/* sigprocmask(SIG_SETMASK) for the calling thread alone. */
+int netless_set_mask(const sigset_t *mask, sigset_t *before);
+char **netless_environ(void);
+
+/* A way for reports from channel[1] to channel[0], closed by execve, not among 0, 1, 2. */
 int netless_channel(int channel[2]);
-int netless_enter(struct netless_launch *launch);
-int netless_settle_maps(int channel, int map_root, int *whole, struct netless_report *report);
-int netless_make_alone(const struct netless_plan *plan, struct netless_report *report);
-int netless_number(const char *text);
-int netless_identify(int fd, const char *path, struct netless_identity *identity);
+/* -1, or the size of what came: 0 when the other end is closed. */
+ssize_t netless_send(int channel, const struct netless_report *report);
+ssize_t netless_receive(int channel, struct netless_report *report);
 
-/* seal.c */
-int netless_seal(const struct netless_plan *plan, struct netless_report *report);
+/* The child's isolation, and what the parent has to do for it when there is a channel. */
+int netless_isolate_child(struct netless_launch *launch);
+int netless_meet_child(struct netless_launch *launch, pid_t pid);
 
-/* descriptors.c */
-int netless_check_descriptors(struct netless_launch *launch);
+/* The child's groups and ids. */
+int netless_take_ids(const struct netless_request *request, struct netless_report *report);
+
+/* enum netless_kind of a descriptor that execve would leave open. */
+int netless_classify(int fd, int unix_sockets, int *family);
+/* Calls visit for every open descriptor above 2, until one call is not 0. */
+int netless_each_descriptor(struct netless_launch *launch,
+                            int (*visit)(struct netless_launch *launch, int fd));
 int netless_close_descriptors(struct netless_launch *launch);
 
-#endif /* __linux__ */
+/* Linux only: between linux.c, seal.c and descriptors.c. */
+int netless_has_capability(uint64_t any_of);
+int netless_seal(const struct netless_plan *plan, struct netless_report *report);
+
+#endif
 #endif

@@ -194,6 +194,16 @@ NO_SECCOMP = Finding(
     "without a namespace, only seccomp keeps a child from the network",
     "use a kernel with CONFIG_SECCOMP_FILTER, or allow user namespaces",
 )
+ALREADY_SANDBOXED = Finding(
+    "already-sandboxed",
+    "a process that is in a macOS sandbox cannot enter another one",
+    "start this outside of that sandbox; whether it allows the network is not known from here",
+)
+SANDBOX_HANGS = Finding(
+    "sandbox-timeout",
+    "the child did not isolate itself in time, probably for a lock that a thread held at the fork",
+    "start children before threads, or from a process without threads",
+)
 NOT_HERE = Finding("mechanism-unavailable", "", 'ask for mechanism="auto"')
 
 
@@ -236,6 +246,8 @@ def _not_permitted(step: str) -> Finding | None:
 
 
 def _find(step: str, error: int, try_unshare: Callable[[int], int]) -> Finding | None:
+    if step == "sandbox-init":
+        return {errno.EPERM: ALREADY_SANDBOXED, errno.ETIMEDOUT: SANDBOX_HANGS}.get(error)
     if error == errno.ENOENT and step in PROC_STEPS:
         return NO_PROC
     if error in (errno.ENOSPC, errno.EUSERS) and step in MAKING:
@@ -255,17 +267,19 @@ def _find(step: str, error: int, try_unshare: Callable[[int], int]) -> Finding |
 
 
 def explain(
-    step: str, error: int, try_unshare: Callable[[int], int]
+    step: str, error: int, try_unshare: Callable[[int], int], detail: str = ""
 ) -> NetworkIsolationUnavailable:
     """The error to raise for a step that failed with this errno.
 
-    ``try_unshare`` tells which half of a refused ``unshare`` was refused.
+    ``try_unshare`` tells which half of a refused ``unshare`` was refused;
+    ``detail`` is what the system itself said, beyond the errno.
     """
     finding = _find(step, error, try_unshare) or Finding(
         "refused",
         "",
         "run `netless doctor` for what this system allows",
     )
+    meaning = ": ".join(filter(None, (finding.meaning, detail)))
     return NetworkIsolationUnavailable(
-        finding.cause, finding.hint, step=step, errno=error or None, meaning=finding.meaning
+        finding.cause, finding.hint, step=step, errno=error or None, meaning=meaning
     )

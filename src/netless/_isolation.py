@@ -55,6 +55,8 @@ class Isolation:
             for name in ("loopback", "map_root"):
                 if getattr(self, name):
                     raise ValueError(f"{name}=True needs a namespace, which filter does not make")
+        if self.mechanism == "seatbelt" and (self.loopback or self.map_root):
+            raise ValueError("loopback=True and map_root=True need a namespace, not seatbelt")
 
 
 DEFAULT = Isolation()

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from . import _diagnosis
 from ._errors import InheritedSocketError, NetworkIsolationUnavailable
 from ._isolation import Isolation
+from ._profile import profile
 
 try:
     from ._spawn import ffi, lib
@@ -30,10 +31,17 @@ RESOURCE_ERRORS = frozenset((errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENF
 # A system call that this system does not allow or have, as opposed to a bad moment.
 REFUSALS = frozenset((errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EINVAL))
 
+# Milliseconds after which a child that has not isolated itself counts as hanging (macOS).
+TIME_LIMIT = 10_000
+
+
+# How the extension isolates: "namespace" or "seatbelt"; empty where it cannot.
+MECHANISM: str = ffi.string(lib.netless_mechanism()).decode() if lib is not None else ""
+
 
 def is_available() -> bool:
-    """Is the extension there, and built for this platform?"""
-    return lib is not None and os.name == "posix" and os.uname().sysname == "Linux"
+    """Is the extension there, and has this platform a mechanism?"""
+    return MECHANISM != ""
 
 
 def landlock_abi() -> int:
@@ -108,6 +116,8 @@ class _Plans:
         return sealed
 
     def _settle(self, isolation: Isolation) -> Plan:
+        if MECHANISM == "seatbelt":
+            return _settle_seatbelt(isolation)
         if isolation.mechanism == "filter":
             return _settle_filter(isolation)
         if isolation.mechanism not in ("auto", "namespace"):
@@ -196,6 +206,27 @@ def _settle_filter(isolation: Isolation) -> Plan:
     if report.step != lib.NETLESS_STEP_NONE:
         raise_isolation_failure(report)
     return Plan(isolation, "filter", _guarantees(plan), plan, caller)
+
+
+def _settle_seatbelt(isolation: Isolation) -> Plan:
+    """macOS: one profile for every child, nothing that has to be kept but its text."""
+    if isolation.mechanism not in ("auto", "seatbelt"):
+        raise _diagnosis.unavailable(_diagnosis.NOT_HERE)
+    text = ffi.new("char[]", profile(isolation).encode())
+    plan = ffi.new("struct netless_plan *")
+    plan.inherit_sockets = isolation.inherit_sockets
+    plan.unix_sockets = isolation.unix_sockets
+    plan.profile, plan.time_limit = text, TIME_LIMIT
+    report = _probe(plan)
+    if report.step != lib.NETLESS_STEP_NONE:
+        raise_isolation_failure(report)
+    # Not "no-way-back": a child can ask launchd or LaunchServices to start a program outside.
+    guarantees = {"ip"}
+    if not isolation.inherit_sockets:
+        guarantees.add("inherited-sockets")
+    if not isolation.unix_sockets:
+        guarantees.add("unix-path")
+    return Plan(isolation, "seatbelt", frozenset(guarantees), plan, text)
 
 
 def _draft(isolation: Isolation, sealed: Any, way: int) -> Any:
@@ -304,7 +335,8 @@ def raise_isolation_failure(report: Any) -> NoReturn:
         raise OSError(report.error, os.strerror(report.error))
     if report.step == lib.NETLESS_STEP_MEMORY:
         raise MemoryError
-    raise _diagnosis.explain(step_name(report), report.error, lib.netless_try_unshare)
+    detail = ffi.string(report.detail).decode(errors="replace")
+    raise _diagnosis.explain(step_name(report), report.error, lib.netless_try_unshare, detail)
 
 
 def strings(items: Sequence[bytes]) -> bytes:

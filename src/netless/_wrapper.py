@@ -22,13 +22,12 @@ from typing import Any, NoReturn
 from . import _descriptors, _diagnosis, _stage
 from ._errors import NetworkIsolationUnavailable
 from ._isolation import Isolation
+from ._profile import profile
 
 UNSHARE = ("/usr/bin/unshare", "/bin/unshare", "/run/current-system/sw/bin/unshare")
 SANDBOX_EXEC = ("/usr/bin/sandbox-exec",)
 OVERRIDE = "NETLESS_WRAPPER"
 """Environment variable with the absolute path of unshare or sandbox-exec elsewhere."""
-
-PROFILE = """(version 1)(allow default)(deny network*)"""
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def _prefix(isolation: Isolation) -> list[str]:
         NetworkIsolationUnavailable: no wrapper here, or it cannot give this.
     """
     if sys.platform == "darwin":
-        return _macos_prefix(isolation)
+        return [_find_program(), "-p", profile(isolation)]
     if not sys.platform.startswith("linux"):
         raise _diagnosis.unsupported_platform()
     if not isolation.unix_sockets:
@@ -73,12 +72,6 @@ def _prefix(isolation: Isolation) -> list[str]:
     program = _find_program()
     identity = "--map-root-user" if isolation.map_root else "--map-current-user"
     return [program, "--user", identity, "--net", "--"]
-
-
-def _macos_prefix(isolation: Isolation) -> list[str]:
-    if isolation.loopback or isolation.map_root:
-        raise ValueError("macOS has no private loopback and no user namespaces")
-    return [_find_program(), "-p", PROFILE]
 
 
 def _needs_extension(what: str) -> NetworkIsolationUnavailable:
@@ -294,7 +287,8 @@ def _try(isolation: Isolation) -> Settled:
         raise _wrapper_failed(report, complaints)
     guarantees = {"ip", "inherited-sockets", "no-way-back", "unix-abstract", "siblings"}
     if sys.platform == "darwin":
-        guarantees = {"ip", "inherited-sockets", "unix-path"}
+        guarantees = {"ip", "inherited-sockets"}
+        guarantees |= {"unix-path"} if not isolation.unix_sockets else set()
     if isolation.inherit_sockets:
         guarantees.discard("inherited-sockets")
     return Settled(tuple(prefix), frozenset(guarantees))
