@@ -60,12 +60,22 @@ static void attack(pid_t pid)
     }
 }
 
+/* The newest pid of the machine: the last word of /proc/loadavg. */
+static pid_t newest_pid(int loadavg)
+{
+    char text[128];
+    ssize_t length = pread(loadavg, text, sizeof text - 1, 0);
+    text[length > 0 ? length : 0] = '\0';
+    const char *last = strrchr(text, ' ');
+    return last ? atoi(last) : 0;
+}
+
 int main(int argc, char **argv)
 {
     struct pollfd input = {0, POLLIN, 0};
-    pid_t newest = getpid();
+    int loadavg = open("/proc/loadavg", O_RDONLY);
 
-    if (argc != 3)
+    if (argc != 3 || loadavg < 0)
         return 2;
     canary = strtoul(argv[1], NULL, 16);
     parent_exe = argv[2];
@@ -73,17 +83,14 @@ int main(int argc, char **argv)
     fflush(stdout);
     if (getchar() != 'g')       /* until all attackers are there: they would trace each other */
         return 2;
-    for (pid_t pid = newest; pid < getpid() + 100; pid++)
-        if (kill(pid, 0) == 0 || errno != ESRCH)
-            newest = pid;
-    while (poll(&input, 1, 0) == 0)
-        for (pid_t pid = newest + 1; pid < newest + 12; pid++) {
-            if (kill(pid, 0) < 0 && errno == ESRCH)
-                continue;
-            newest = pid;
-            attack(pid);
-            pid = newest;
-        }
+    pid_t own = newest_pid(loadavg);
+    for (pid_t seen = own; poll(&input, 1, 0) == 0;) {
+        pid_t newest = newest_pid(loadavg);
+        for (pid_t pid = newest > seen + 8 ? newest - 8 : seen; pid < newest + 4; pid++)
+            if (pid > own && (kill(pid, 0) == 0 || errno != ESRCH))
+                attack(pid);
+        seen = newest;
+    }
     printf("%ld %ld %ld\n", attempts, successes, early);
     return 0;
 }
