@@ -236,7 +236,7 @@ static int default_signal(int number)
    unblocks.  What stays blocked, execve resets. */
 static int restore_signals(const struct netless_launch *launch, struct netless_report *report)
 {
-    for (int number = 1; number < NSIG; number++) {
+    for (int number = 1; number < NSIG && !launch->has_no_handlers; number++) {
         struct sigaction action;
         if (number == SIGKILL || number == SIGSTOP || sigismember(&launch->mask, number) == 1)
             continue;

@@ -240,6 +240,7 @@ struct netless_launch {
     int *keep;                  /* request->keep and the channel, sorted */
     int keep_count;
     sigset_t mask;              /* the caller's */
+    int has_no_handlers;        /* the clone left the caller's signal handlers behind */
     int channel[2];             /* parent's and child's end; -1 while memory is shared */
 };
 

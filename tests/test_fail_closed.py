@@ -40,7 +40,7 @@ def inject(tmp_path: Path, injection: str, **options) -> tuple[dict, Path]:
 # The step that must be named, what is injected into every process of the launch, errno, options.
 # A number without a kernel meaning for the call (EIO, EXDEV) cannot be taken for a refusal.
 ISOLATION_STEPS = [
-    ("clone", "clone:error=EPERM", "EPERM", {}),
+    ("clone", "clone3:error=EPERM clone:error=EPERM", "EPERM", {}),
     ("channel", "socketpair:error=EIO", "EIO", {"warm": False}),
     ("unshare", "unshare:error=EPERM", "EPERM", {"warm": False}),
     ("proc", "readlink:error=ENOENT", "ENOENT", {"warm": False}),
@@ -49,8 +49,8 @@ ISOLATION_STEPS = [
     ("setns-user", "setns:error=EIO:when=1", "EIO", {}),
     ("setns-net", "setns:error=EIO:when=2", "EIO", {}),
     ("unshare-net", "unshare:error=ENOSPC", "ENOSPC", {"isolation": {"private": True}}),
-    ("loopback", "ioctl:error=EIO:when=1", "EIO", {"isolation": {"loopback": True}}),
-    ("loopback", "ioctl:error=EIO:when=2", "EIO", {"isolation": {"loopback": True}}),
+    ("loopback", "ioctl:error=EIO:when=3", "EIO", {"isolation": {"loopback": True}}),
+    ("loopback", "ioctl:error=EIO:when=4", "EIO", {"isolation": {"loopback": True}}),
     ("landlock", "landlock_create_ruleset:error=EPERM", "EPERM", {}),
     ("landlock", "landlock_restrict_self:error=EPERM", "EPERM", {}),
     ("seccomp", "seccomp:error=EPERM", "EPERM", {}),
@@ -152,11 +152,19 @@ def test_setns_refused_makes_a_namespace_per_child(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["ENOMEM", "EAGAIN"])
 def test_resource_errors_are_what_subprocess_raises(name: str, tmp_path: Path) -> None:
-    result, marker = inject(tmp_path, f"clone:error={name}")
+    result, marker = inject(tmp_path, f"clone3:error={name} clone:error={name}")
     assert not marker.exists()
     expected = type(OSError(getattr(errno, name), "")).__name__
     assert (result["kind"], result["errno"]) == (expected, getattr(errno, name))
     assert result["zombies"] == 0
+
+
+@pytest.mark.parametrize("name", ["ENOSYS", "EPERM", "EINVAL"])
+def test_without_clone3_clone_does_the_work(name: str, tmp_path: Path) -> None:
+    """Docker's profile answers ENOSYS, Linux before 5.5 EINVAL."""
+    result, marker = inject(tmp_path, f"clone3:error={name}")
+    assert (result["kind"], result["status"]) == (None, 0)
+    assert marker.read_text().strip() != result["namespace"]
 
 
 def test_limit_of_zero_is_not_called_a_full_disk(script) -> None:
