@@ -239,6 +239,7 @@ def test_preexec_fn_runs_inside(macos, listener4) -> None:
 # The stand-in's mode: step, errno and cause that the caller sees.
 FAILURES = {
     "refuse": ("sandbox-init", "EPERM", "already-sandboxed"),
+    "text": ("sandbox-init", "EPERM", "already-sandboxed"),
     "silent": ("sandbox-init", "EINVAL", "refused"),
     "lie": ("verify-net", "EEXIST", "refused"),
     "hang": ("sandbox-init", "ETIMEDOUT", "sandbox-timeout"),

@@ -2,7 +2,7 @@
  * A stand-in for what macos.c takes from libSystem, to run its control flow on Linux.
  *
  * SEATBELT in the environment chooses: "deny" (or unset) really denies connect and
- * bind, and refuses a second time as macOS does; "refuse", "silent", "lie", "hang", "die".
+ * bind, and refuses a second time as macOS does; "refuse", "text", "silent", "lie", "hang", "die".
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -43,6 +43,13 @@ static int refuse(char **text)
     return -1;
 }
 
+static int refuse_by_text(char **text)
+{
+    *text = strdup("stand-in: Operation not permitted");
+    errno = 0;
+    return -1;
+}
+
 static int is_denied(void)
 {
     struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons(9)};
@@ -79,6 +86,8 @@ int sandbox_init(const char *profile, uint64_t flags, char **error)
         return is_denied() ? refuse(error) : deny();
     if (strcmp(mode, "refuse") == 0)
         return refuse(error);
+    if (strcmp(mode, "text") == 0)
+        return refuse_by_text(error);
     if (strcmp(mode, "hang") == 0)
         for (;;)
             pause();
