@@ -274,6 +274,8 @@ def explain(
     ``try_unshare`` tells which half of a refused ``unshare`` was refused;
     ``detail`` is what the system itself said, beyond the errno.
     """
+    if step == "sandbox-init" and os.strerror(errno.EPERM) in detail:
+        error = errno.EPERM  # sandbox_init promises a text, not an errno
     finding = _find(step, error, try_unshare) or Finding(
         "refused",
         "",

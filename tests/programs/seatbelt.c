@@ -2,7 +2,7 @@
  * A stand-in for what macos.c takes from libSystem, to run its control flow on Linux.
  *
  * SEATBELT in the environment chooses: "deny" (or unset) really denies connect and
- * bind, and refuses a second time as macOS does; "refuse", "silent", "lie", "hang", "die".
+ * bind, and refuses a second time as macOS does; "refuse", "text", "silent", "lie", "hang", "die".
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -28,10 +28,25 @@ char ***_NSGetEnviron(void)
     return &environ;
 }
 
+/* Takes its time, so that other threads fork before the ends are closed on exec. */
+int pipe(int ends[2])
+{
+    int result = (int)syscall(SYS_pipe2, ends, 0);
+    usleep(2000);
+    return result;
+}
+
 static int refuse(char **text)
 {
     *text = strdup("the stand-in refuses");
     errno = EPERM;
+    return -1;
+}
+
+static int refuse_by_text(char **text)
+{
+    *text = strdup("stand-in: Operation not permitted");
+    errno = 0;
     return -1;
 }
 
@@ -71,6 +86,8 @@ int sandbox_init(const char *profile, uint64_t flags, char **error)
         return is_denied() ? refuse(error) : deny();
     if (strcmp(mode, "refuse") == 0)
         return refuse(error);
+    if (strcmp(mode, "text") == 0)
+        return refuse_by_text(error);
     if (strcmp(mode, "hang") == 0)
         for (;;)
             pause();
