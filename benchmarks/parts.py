@@ -111,14 +111,9 @@ def threads(bench: Bench) -> dict[str, Any]:
 
 
 def _rates(start: Start, command: Sequence[str], total: int, count: int) -> list[float]:
-    def one(_: int) -> None:
-        process = start(command)
-        process.wait()
-        measure.check(process)
-
     with ThreadPoolExecutor(count) as pool:
         before = time.perf_counter()
-        list(pool.map(one, range(total)))
+        list(pool.map(lambda _: _start_and_reap(start, command), range(total)))
         return [total / (time.perf_counter() - before)]
 
 
@@ -131,6 +126,7 @@ class Ticker(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__()
+        self.ticking = threading.Event()
         self.ended = False
         self.longest = 0.0
 
@@ -140,38 +136,50 @@ class Ticker(threading.Thread):
             now = time.perf_counter()
             self.longest = max(self.longest, now - last)
             last = now
+            if not self.ticking.is_set():
+                self.ticking.set()
 
 
-def _longest_stall(action: Callable[[], object]) -> list[float]:
+def _longest_stalls(action: Callable[[], object], count: int) -> list[float]:
+    """The ticker's longest gap, for each of ``count`` actions."""
     ticker = Ticker()
     ticker.start()
+    ticker.ticking.wait()
+    stalls = []
     try:
-        action()
+        for _ in range(count):
+            ticker.longest = 0.0
+            action()
+            time.sleep(0.001)  # the ticker has to run to see a gap at the very end
+            stalls.append(ticker.longest)
     finally:
         ticker.ended = True
         ticker.join()
-    return [ticker.longest]
+    return stalls
+
+
+def _start_and_reap(start: Start, command: Sequence[str]) -> None:
+    process = start(command)
+    process.wait()
+    measure.check(process)
 
 
 def stall(bench: Bench) -> dict[str, Any]:
-    """The longest stall of another thread while five children are started."""
-    command = [bench.programs.noop]
+    """The longest stall of another thread while one child is started and reaped."""
     turns: dict[str, measure.Turn] = {
         name: functools.partial(
-            _longest_stall, functools.partial(measure.time_children, start, command, 4)
+            _longest_stalls, functools.partial(_start_and_reap, start, [bench.programs.noop]), 5
         )
         for name, start in bench.pair().items()
     }
-    turns["nothing"] = functools.partial(_longest_stall, functools.partial(time.sleep, 0.1))
+    turns["nothing"] = functools.partial(_longest_stalls, functools.partial(time.sleep, 0.02), 5)
     return summaries(interleave(turns, bench.seconds(20)))
 
 
 def _cpu_times(start: Start, command: Sequence[str], count: int) -> list[float]:
     before = resource.getrusage(resource.RUSAGE_SELF)
     for _ in range(count):
-        process = start(command)
-        process.wait()
-        measure.check(process)
+        _start_and_reap(start, command)
     after = resource.getrusage(resource.RUSAGE_SELF)
     used = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
     return [used / count]

@@ -101,7 +101,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "spawn": ("A child, start to reaped: ratio to subprocess.Popen, median", _spawn),
     "memory": ("The same for a static no-op, by the parent's touched memory", _memory),
     "threads": ("Children per second, by threads", _rates),
-    "stall": ("Longest stall of another Python thread, five children", _list),
+    "stall": ("Longest stall of another Python thread while a child is started and reaped", _list),
     "cpu": ("CPU time of the parent, per child", _list),
     "getppid": ("One getppid in the child", _list),
     "imports": ("A whole interpreter", lambda found: _list(found, "pass")),
