@@ -71,6 +71,10 @@ def _turn(name: str, command: Sequence[str], count: int) -> list[float]:
     return measure.time_children(usable[name], command, count)
 
 
+def _asking(executor: ProcessPoolExecutor, name: str, command: Sequence[str]) -> measure.Turn:
+    return lambda: executor.submit(_turn, name, command, 3).result()
+
+
 Prepare = functools.partial
 
 
@@ -87,21 +91,23 @@ def parents(prepare: Mapping[str, Prepare[None]]) -> Iterator[dict[str, ProcessP
 
 def compare(
     prepare: Mapping[str, Prepare[None]],
-    names: Sequence[str],
+    groups: Mapping[tuple[str, ...], float],
     command: Sequence[str],
-    seconds: float,
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Condition, contender: its time for a child. All are interleaved with all."""
+    """Condition, contender: its time for a child.
+
+    All conditions and contenders of one group are interleaved, for so many seconds.
+    """
+    samples: dict[tuple[str, str], list[float]] = {}
     with parents(prepare) as executors:
-        turns = {
-            (condition, name): lambda executor=executor, name=name: executor.submit(
-                _turn, name, command, 3
-            ).result()
-            for condition, executor in executors.items()
-            for name in names
-        }
-        samples = measure.interleave(turns, seconds)
-    return {
-        condition: {name: measure.summary(samples[condition, name]) for name in names}
-        for condition in prepare
-    }
+        for names, seconds in groups.items():
+            turns = {
+                (condition, name): _asking(executor, name, command)
+                for condition, executor in executors.items()
+                for name in names
+            }
+            samples |= measure.interleave(turns, seconds)
+    results: dict[str, dict[str, dict[str, float]]] = {condition: {} for condition in prepare}
+    for (condition, name), times in samples.items():
+        results[condition][name] = measure.summary(times)
+    return results

@@ -13,7 +13,7 @@ from typing import Any
 import netless
 from netless import Isolation, _native
 
-Start = Callable[..., "subprocess.Popen[bytes]"]
+Start = Callable[..., "subprocess.Popen[Any]"]
 
 POPEN = "subprocess.Popen"
 SHARED = "netless shared"
@@ -35,6 +35,7 @@ ISOLATIONS = {
     "netless filter": Isolation(mechanism="filter"),
     "netless wrapper": Isolation(mechanism="wrapper"),
 }
+CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 LAYERS = ("NO_NEW_PRIVS", "BOUNDING_SET", "LANDLOCK", "SECCOMP")
 
 
@@ -60,36 +61,43 @@ def _weakened(without: tuple[str, ...]) -> Isolation:
     return key
 
 
-def _unshare() -> None:
-    flags = _native._diagnosis.CLONE_NEWUSER | 0x40000000  # CLONE_NEWNET
-    if _libc.unshare(flags) < 0:
-        raise OSError(ctypes.get_errno(), "unshare")
-
-
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _unshare() -> None:
+    if _libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) < 0:
+        raise OSError(ctypes.get_errno(), "unshare")
 
 
 def _prefixed(prefix: Sequence[str], command: Sequence[str], **options: Any) -> Any:
     return subprocess.Popen([*prefix, *command], **options)
 
 
-def _makers() -> dict[str, Callable[[], Start]]:
-    makers: dict[str, Callable[[], Start]] = {POPEN: lambda: subprocess.Popen}
-    for name, isolation in ISOLATIONS.items():
-        makers[name] = lambda isolation=isolation: _isolated(isolation)
-    for layer in LAYERS:
-        label = f"netless without {layer.lower().replace('_', '-')}"
-        makers[label] = lambda layer=layer: _isolated(_weakened((layer,)))
-    makers["netless without any layer"] = lambda: _isolated(_weakened(LAYERS))
-    makers[PREEXEC] = lambda: partial(subprocess.Popen, preexec_fn=_unshare)
-    for name, prefix in PREFIXES.items():
-        makers[name] = lambda prefix=prefix: partial(_prefixed, prefix)
-    return makers
+def _prefixing(prefix: Sequence[str]) -> Start:
+    return partial(_prefixed, prefix)
 
 
 def _isolated(isolation: Isolation) -> Start:
     netless.require(isolation)
     return partial(netless.Popen, isolation=isolation)
+
+
+def _leaving_out(*layers: str) -> Start:
+    return _isolated(_weakened(layers))
+
+
+def _makers() -> dict[str, Callable[[], Start]]:
+    return {
+        POPEN: lambda: subprocess.Popen,
+        **{name: partial(_isolated, isolation) for name, isolation in ISOLATIONS.items()},
+        **{
+            f"netless without {layer.lower().replace('_', '-')}": partial(_leaving_out, layer)
+            for layer in LAYERS
+        },
+        "netless without any layer": partial(_leaving_out, *LAYERS),
+        PREEXEC: lambda: partial(subprocess.Popen, preexec_fn=_unshare),
+        **{name: partial(_prefixing, prefix) for name, prefix in PREFIXES.items()},
+    }
 
 
 def _tried(start: Start) -> Start:

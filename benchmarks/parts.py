@@ -45,7 +45,7 @@ class Bench:
 def spawn(bench: Bench) -> dict[str, Any]:
     """Every contender, four kinds of child, start to reaped."""
     usable, _ = contenders.find()
-    shares = dict(zip(bench.programs.commands(), (50, 25, 35), strict=True))
+    shares = dict(zip(bench.programs.commands(), (50, 25, 30), strict=True))
     results = {}
     for label, command in bench.programs.commands().items():
         turns: dict[str, measure.Turn] = {
@@ -60,19 +60,21 @@ def spawn(bench: Bench) -> dict[str, Any]:
         name: functools.partial(measure.time_captures, start, command, CHILDREN_PER_TURN)
         for name, start in usable.items()
     }
-    results[CAPTURE] = summaries(interleave(turns, bench.seconds(25)))
+    results[CAPTURE] = summaries(interleave(turns, bench.seconds(20)))
     return results
 
 
 def memory(bench: Bench) -> dict[str, Any]:
     """The parent's memory, touched: megabytes, contender."""
     usable, _ = contenders.find()
-    names = [name for name in (POPEN, SHARED, PRIVATE, PREEXEC, UNSHARE) if name in usable]
+    names = tuple(name for name in (POPEN, SHARED, PRIVATE, UNSHARE) if name in usable)
     sizes = (50, 200) if bench.quick else (50, 1024, 4096)
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
     fitting = [size for size in sizes if sum(s for s in sizes if s <= size) + 512 < available]
     prepare = {str(size): functools.partial(conditions.fill_memory, size) for size in fitting}
-    return conditions.compare(prepare, names, [bench.programs.noop], bench.seconds(40))
+    # Apart: copies of gigabytes of page tables slow down whoever comes next.
+    groups = {names: bench.seconds(25), (PREEXEC,): bench.seconds(10)}
+    return conditions.compare(prepare, groups, [bench.programs.noop])
 
 
 def scale(bench: Bench) -> dict[str, Any]:
@@ -90,7 +92,8 @@ def scale(bench: Bench) -> dict[str, Any]:
             conditions.start_children, children, bench.programs.noop
         ),
     }
-    return conditions.compare(prepare, [POPEN, SHARED], [bench.programs.noop], bench.seconds(25))
+    groups = {(POPEN, SHARED): bench.seconds(25)}
+    return conditions.compare(prepare, groups, [bench.programs.noop])
 
 
 def threads(bench: Bench) -> dict[str, Any]:
@@ -103,7 +106,7 @@ def threads(bench: Bench) -> dict[str, Any]:
         turns[FLOOR_OF_THREADS, count] = functools.partial(
             _floor_rates, bench.floor, command, total, count
         )
-    samples = interleave(turns, bench.seconds(35))
+    samples = interleave(turns, bench.seconds(30))
     return {
         name: {str(count): measure.summary(samples[name, count]) for count in (1, 2, 4, 8)}
         for name in (*bench.pair(), FLOOR_OF_THREADS)

@@ -13,7 +13,7 @@ LEFT, TOP, RIGHT, BOTTOM = 62, 40, 16, 46
 LEGEND = 22
 COLOURS = ("#555555", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
 
-Line = tuple[str, list[tuple[float, float]]]
+Line = tuple[str, str, list[tuple[float, float]]]  # name, colour, points
 
 
 @dataclass
@@ -65,24 +65,24 @@ def _frame(x: Axis, y: Axis, title: str, x_title: str, names: Sequence[str]) -> 
 def _panel(
     origin: float, title: str, x_title: str, names: Sequence[str], lines: Sequence[Line], log: bool
 ) -> list[str]:
-    values = [value for _, points in lines for _, value in points]
+    values = [value for *_, points in lines for _, value in points]
     x = Axis(-0.2, len(names) - 0.8, origin + LEFT, origin + WIDTH - RIGHT, False)
     low, high = (min(values) / 1.3, max(values) * 1.3) if log else (0, max(values) * 1.08)
     y = Axis(low, high, HEIGHT - BOTTOM, TOP, log)
     parts = _frame(x, y, title, x_title, names)
-    for (_, points), colour in zip(lines, COLOURS, strict=False):
+    for _, colour, points in lines:
         places = [(x.place(at), y.place(value)) for at, value in points]
         path = " ".join(f"{px:.1f},{py:.1f}" for px, py in places)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [
             f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3" fill="{colour}"/>' for px, py in places
         ]
-    return parts + _legend(origin + LEFT, [name for name, _ in lines])
+    return parts + _legend(origin + LEFT, lines)
 
 
-def _legend(left: float, names: Sequence[str]) -> list[str]:
+def _legend(left: float, lines: Sequence[Line]) -> list[str]:
     parts = []
-    for position, (name, colour) in enumerate(zip(names, COLOURS, strict=False)):
+    for position, (name, colour, _) in enumerate(lines):
         x = left + position % 2 * 170
         y = HEIGHT + 8 + position // 2 * LEGEND
         parts.append(f'<rect x="{x}" y="{y - 9}" width="10" height="10" fill="{colour}"/>')
@@ -90,10 +90,14 @@ def _legend(left: float, names: Sequence[str]) -> list[str]:
     return parts
 
 
-def _lines(table: dict[str, dict[str, Any]], factor: float) -> list[Line]:
-    """Name, position: median. The positions are those of the inner keys."""
+def _lines(table: dict[str, dict[str, Any]], factor: float, colours: dict[str, str]) -> list[Line]:
+    """The positions are those of the inner keys, the values the medians."""
     return [
-        (name, [(at, found["median"] * factor) for at, found in enumerate(row.values())])
+        (
+            name,
+            colours[name],
+            [(at, found["median"] * factor) for at, found in enumerate(row.values())],
+        )
         for name, row in table.items()
     ]
 
@@ -105,6 +109,8 @@ def draw(results: dict[str, Any]) -> str:
     by_name = {
         name: {size: memory[size][name] for size in memory} for name in next(iter(memory.values()))
     }
+    # One contender has one colour in both panels.
+    colours = dict(zip(dict.fromkeys([*by_name, *threads]), COLOURS, strict=False))
     rows = math.ceil(max(len(by_name), len(threads)) / 2)
     height = HEIGHT + LEGEND * rows
     counts = list(next(iter(threads.values())))
@@ -118,10 +124,12 @@ def draw(results: dict[str, Any]) -> str:
                 "ms per child, start to reaped",
                 "memory of the parent",
                 sizes,
-                _lines(by_name, 1e3),
+                _lines(by_name, 1e3, colours),
                 True,
             ),
-            *_panel(WIDTH, "children per second", "threads", counts, _lines(threads, 1), False),
+            *_panel(
+                WIDTH, "children per second", "threads", counts, _lines(threads, 1, colours), False
+            ),
             "</svg>\n",
         ]
     )

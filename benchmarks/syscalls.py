@@ -20,7 +20,7 @@ def _count(module: str, spawns: int, command: list[str], *options: str) -> Count
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "counts"
         subprocess.run(
-            ["strace", "-c", *options, "-o", output]
+            ["strace", "-c", *options, "-o", str(output)]
             + [sys.executable, "-c", LOOP.format(module, spawns), *command],
             check=True,
         )
