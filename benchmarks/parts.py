@@ -92,7 +92,7 @@ def scale(bench: Bench) -> dict[str, Any]:
             conditions.start_children, children, bench.programs.noop
         ),
     }
-    groups = {(POPEN, SHARED): bench.seconds(25)}
+    groups: dict[tuple[str, ...], float] = {(POPEN, SHARED): bench.seconds(25)}
     return conditions.compare(prepare, groups, [bench.programs.noop])
 
 
