@@ -20,6 +20,7 @@ from .measure import interleave, summaries
 from .programs import Floor, Programs
 
 CHILDREN_PER_TURN = 3
+SHORTEST_GAP = 5e-6  # what a thread that runs takes for one round at most
 FLOOR_OF_THREADS = "C: vfork + exec"
 CAPTURE = "captured output"
 
@@ -125,36 +126,41 @@ def _floor_rates(floor: Floor, command: Sequence[str], total: int, count: int) -
 
 
 class Ticker(threading.Thread):
-    """Notes the longest time that it could not run."""
+    """Notes how long it could not run, each time."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.ticking = threading.Event()
         self.ended = False
-        self.longest = 0.0
+        self.gaps: list[float] = []
+        self.last = 0.0
 
     def run(self) -> None:
-        last = time.perf_counter()
+        self.last = time.perf_counter()
         while not self.ended:
             now = time.perf_counter()
-            self.longest = max(self.longest, now - last)
-            last = now
-            if not self.ticking.is_set():
-                self.ticking.set()
+            if now - self.last > SHORTEST_GAP:
+                self.gaps.append(now - self.last)
+            self.last = now
+
+    def wait_for_tick(self) -> None:
+        """Until it has run once more, and so has noted what it missed."""
+        before = self.last
+        while self.last == before:
+            time.sleep(0.001)
 
 
 def _longest_stalls(action: Callable[[], object], count: int) -> list[float]:
     """The ticker's longest gap, for each of ``count`` actions."""
     ticker = Ticker()
     ticker.start()
-    ticker.ticking.wait()
     stalls = []
     try:
         for _ in range(count):
-            ticker.longest = 0.0
+            ticker.wait_for_tick()
+            gaps = ticker.gaps = [SHORTEST_GAP]
             action()
-            time.sleep(0.001)  # the ticker has to run to see a gap at the very end
-            stalls.append(ticker.longest)
+            ticker.wait_for_tick()
+            stalls.append(max(gaps))
     finally:
         ticker.ended = True
         ticker.join()
@@ -175,7 +181,7 @@ def stall(bench: Bench) -> dict[str, Any]:
         )
         for name, start in bench.pair().items()
     }
-    turns["nothing"] = functools.partial(_longest_stalls, functools.partial(time.sleep, 0.02), 5)
+    turns["nothing"] = functools.partial(_longest_stalls, functools.partial(time.sleep, 0.01), 5)
     return summaries(interleave(turns, bench.seconds(20)))
 
 
