@@ -1,0 +1,1 @@
+"""What isolation costs: ``python -m benchmarks``."""
