@@ -1,0 +1,204 @@
+"""Every system call of the launch sequence made to fail, with every plausible errno.
+
+The calls are not listed here: a launch is traced first, and what it did is what
+is then made to fail, one call at a time.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import json
+import os
+import queue
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from support import need
+
+pytestmark = pytest.mark.isolated
+
+FAULTS = Path(__file__).resolve().parent / "programs" / "faults.py"
+IS_ROOT = os.geteuid() == 0
+ERRORS = ("EPERM", "EACCES", "EINVAL", "ENOSPC", "EUSERS", "ENOMEM", "ENOSYS", "EINTR")
+WORKERS = 4
+MOST_CALLS = 8  # of one name in one process; of more, the first two and the last
+
+SCENARIOS = {
+    "shared": {"options": {"cwd": "/", "start_new_session": True, "stdin": subprocess.PIPE}},
+    "private": {"isolation": {"private": True}},
+    "loopback": {"isolation": {"loopback": True}},
+    "map-root": {"isolation": {"map_root": True, "unix_sockets": False}},
+    "inherit": {"options": {"close_fds": False, "umask": 0o22}},
+    "preexec": {"options": {"preexec": True}},
+    "setns refused": {"always": ["setns:error=EPERM"]},  # a namespace for each child
+}
+if IS_ROOT:
+    SCENARIOS["user"] = {"options": {"user": 7, "group": 7, "extra_groups": [7]}}
+
+NOT_INJECTED = {
+    # cannot fail
+    *("exit_group", "geteuid", "getegid", "getuid", "getgid", "getpid", "gettid", "getppid"),
+    *("sched_yield", "rt_sigreturn", "restart_syscall"),
+    # frees the descriptor even when it fails, which an injection cannot imitate
+    "close",
+    # only libc's fopen in the parent, which does not mind; and what witness.c looks with
+    "newfstatat",
+    # memory and locks of the interpreter, and what faults.py itself waits with
+    *("brk", "mmap", "munmap", "mremap", "madvise", "mprotect", "futex"),
+    *("rt_sigtimedwait", "kill"),
+}
+# Nobody could reap after these; and a call that is interrupted forever is called forever.
+ONLY_INTERRUPTED = {"wait4"}
+RETRIED = {"wait4", "recvfrom"}
+MAP_CALLS = {"capget", "openat", "read", "write"}
+# A probe that meets these goes on without the layer, and the guarantees say so.
+LAYERS = {"landlock_create_ruleset", "landlock_restrict_self", "seccomp", "prctl"}
+
+
+class Workers:
+    """A pool of faults.py processes, each running one case at a time."""
+
+    def __init__(self, witness: str, folder: str) -> None:
+        need("strace")
+        self.idle: queue.SimpleQueue[subprocess.Popen] = queue.SimpleQueue()
+        self.all = [
+            subprocess.Popen(
+                [sys.executable, str(FAULTS), witness, folder],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(WORKERS)
+        ]
+        for worker in self.all:
+            self.idle.put(worker)
+
+    def run(self, case: dict) -> dict:
+        worker = self.idle.get()
+        try:
+            worker.stdin.write(json.dumps(case) + "\n")
+            worker.stdin.flush()
+            return json.loads(worker.stdout.readline())
+        finally:
+            self.idle.put(worker)
+
+    def run_all(self, cases: list[dict]) -> list[dict]:
+        with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
+            return list(pool.map(self.run, cases))
+
+    def close(self) -> None:
+        for worker in self.all:
+            worker.stdin.close()
+            worker.wait(60)
+            worker.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def folder():
+    """A place where a child that is somebody else can execute and write, too."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o777)
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def workers(programs, folder: Path):
+    witness = folder / "witness"
+    witness.write_bytes(Path(programs("witness.c", "-static")).read_bytes())
+    witness.chmod(0o755)
+    pool = Workers(str(witness), str(folder))
+    yield pool
+    pool.close()
+
+
+def calls_of_launch(log: Path) -> dict[str, int]:
+    """How often each system call was made until execve, in the process that made it most."""
+    counts: dict[int, collections.Counter] = collections.defaultdict(collections.Counter)
+    executed = set()
+    for line in log.read_text().splitlines():
+        process, _, rest = line.partition(" ")
+        call = re.match(r" *(\w+)\(", rest)
+        if call and process not in executed:
+            counts[int(process)][call[1]] += 1
+        if re.search(r"execve.*= 0$", rest):
+            executed.add(process)
+    most: collections.Counter = collections.Counter()
+    for counter in counts.values():
+        most |= counter
+    return {name: most[name] for name in sorted(most) if name not in NOT_INJECTED}
+
+
+def injections(calls: dict[str, int]) -> list[str]:
+    """Each call of its name, and all of them, with each errno."""
+    rules = []
+    for name, count in calls.items():
+        which = range(1, count + 1) if count <= MOST_CALLS else (1, 2, count)
+        for error in ERRORS if name not in ONLY_INTERRUPTED else ("EINTR",):
+            if not (error == "EINTR" and name in RETRIED):
+                rules.append(f"{name}:error={error}")
+            if count > 1 or error == "EINTR":
+                rules += [f"{name}:error={error}:when={number}" for number in which]
+    return rules
+
+
+def complaint(rule: str, result: dict, promised: list[str]) -> str | None:
+    """What is wrong with the outcome; None when it is as it has to be."""
+    call = rule.partition(":")[0]
+    if "hang" in result:
+        return f"hangs: {result['hang']}"
+    if "outside" in (result["namespace"], result["again in"]):
+        return "ran in the parent's network namespace"
+    if "0" in (result["namespace"], result["again in"]):
+        return "ran in an unknown network namespace"
+    if (result["namespace"] is None) == (result["kind"] is None):
+        return "ran and raised" if result["kind"] else "neither ran nor raised"
+    if result["kind"] and not result["typed"]:
+        return "raised something that is no error of a launch"
+    if result["changed"] and not (call == "rt_sigprocmask" and list(result["changed"]) == ["mask"]):
+        return "left something behind"
+    if call not in LAYERS and not set(promised) <= set(result["guarantees"]):
+        return "weakened what comes after it"
+    if result["again"] == "PermissionError" and call in MAP_CALLS:
+        return None  # root's map is its own id alone then, which `user=` cannot do with
+    if result["again"] != "ran":
+        return "cannot launch any more"
+    if "vm-sockets" in result["guarantees"] and result["seccomp"] != "2":
+        return "promises a layer that is not there"
+    return None
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_no_fault_lets_a_child_out(scenario: str, workers, folder: Path, capsys) -> None:
+    cases = []
+    for warm in (False, True):
+        case = {**SCENARIOS[scenario], "warm": warm}
+        log = folder / f"{scenario}-{warm}"
+        always = case.pop("always", [])
+        baseline = workers.run({**case, "inject": always, "log": str(log)})
+        promised = baseline["guarantees"]
+        assert complaint("", baseline, promised) is None, baseline
+        assert baseline["kind"] is None, baseline
+        calls = calls_of_launch(log)
+        assert {"clone", "statx", "execve", "seccomp"} <= set(calls), calls
+        for always_failing in always:
+            del calls[always_failing.partition(":")[0]]
+        cases += [{**case, "inject": [rule, *always]} for rule in injections(calls)]
+    results = workers.run_all(cases)
+    outcomes = collections.Counter(result.get("kind") or "ran isolated" for result in results)
+    with capsys.disabled():
+        print(f"\n  {scenario}: {len(cases)} faults: {dict(outcomes.most_common())}")
+    bad = [
+        (wrong, case["inject"], case["warm"], result)
+        for case, result in zip(cases, results, strict=True)
+        if (wrong := complaint(case["inject"][0], result, promised))
+    ]
+    if os.environ.get("SUMM"):
+        c = collections.Counter((b[0], re.sub(r"error=\w+", "", b[1][0]), b[2], b[3].get("kind"), str(b[3].get("changed")), str(b[3].get("again"))[:60]) for b in bad)
+        open("/tmp/env-x/summ", "a").write("\n".join(f"{scenario} {n} {k}" for k, n in c.items()) + "\n")
+    assert not bad, "\n".join([f"{len(bad)} bad outcomes", *map(str, bad[:20])])
