@@ -60,10 +60,13 @@ void netless_restore_signals(const sigset_t *before)
     sigprocmask(SIG_SETMASK, before, NULL);
 }
 
-void netless_reap(pid_t pid)
+/* The wait status; -1 where it cannot be had. */
+int netless_reap(pid_t pid)
 {
-    while (waitpid(pid, NULL, __WALL) < 0 && errno == EINTR)
+    int status = -1;
+    while (waitpid(pid, &status, __WALL) < 0 && errno == EINTR)
         continue;
+    return status;
 }
 
 /* ---- before the clone: arguments into plain C memory ---- */
@@ -265,10 +268,11 @@ int netless_execute(struct netless_launch *launch)
 /* The only other way out: the report goes to the parent, nothing is executed. */
 _Noreturn void netless_give_up(struct netless_launch *launch)
 {
+    ssize_t sent = 0;
     if (launch->channel[1] >= 0)
-        send(launch->channel[1], &launch->request->report, sizeof launch->request->report,
-             MSG_NOSIGNAL);
-    _exit(launch->request->report.step == NETLESS_STEP_NONE ? 0 : 127);
+        sent = send(launch->channel[1], &launch->request->report,
+                    sizeof launch->request->report, MSG_NOSIGNAL);
+    _exit(launch->request->report.step == NETLESS_STEP_NONE && sent >= 0 ? 0 : 127);
 }
 
 static int child(void *argument)
@@ -355,8 +359,11 @@ int netless_spawn(const struct netless_plan *plan, struct netless_request *reque
         pid = launch_child(&launch);
     else
         netless_fail(&request->report, NETLESS_STEP_STALE);
-    if (pid > 0 && request->probe)
-        netless_reap(pid);
+    /* One that was killed on the way would pass for one that met weaker layers. */
+    if (pid > 0 && request->probe && netless_reap(pid) != 0) {
+        errno = EPIPE;
+        pid = netless_fail(&request->report, NETLESS_STEP_CHANNEL);
+    }
     netless_discard(&launch);
     return pid;
 }

@@ -249,7 +249,7 @@ int netless_fail(struct netless_report *report, enum netless_step step);
 pid_t netless_clone(int (*function)(void *), void *argument, int flags);
 void netless_block_signals(sigset_t *before);
 void netless_restore_signals(const sigset_t *before);
-void netless_reap(pid_t pid);
+int netless_reap(pid_t pid);
 int netless_prepare(struct netless_launch *launch);
 int netless_prepare_child(struct netless_launch *launch);
 int netless_execute(struct netless_launch *launch);
