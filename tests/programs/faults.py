@@ -51,10 +51,10 @@ def state() -> dict:
     }
 
 
-def launch(witness: str, marker: str, isolation: netless.Isolation, options: dict) -> dict:
+def launch(witness: str, marker: str, options: dict, start: type) -> dict:
     result = {"kind": None, "step": None, "errno": None, "cause": None, "status": None}
     try:
-        with netless.Popen([witness, marker], isolation=isolation, **options) as child:
+        with start([witness, marker], **options) as child:
             result["status"] = child.wait()
     except Exception as error:
         result["kind"] = type(error).__name__
@@ -84,7 +84,11 @@ def take(marker: str) -> tuple[str | None, str | None]:
 def run_case(case: dict, witness: str, marker: str, out: int) -> None:
     """In a process of its own: warm up, wait for strace, launch, wait for its end, report."""
     isolation = netless.Isolation(**case.get("isolation", {}))
-    options = dict(case.get("options", {}))
+    options = {**case.get("options", {}), "isolation": isolation}
+    start = netless.Popen
+    if case.get("plain"):
+        start = subprocess.Popen
+        del options["isolation"]
     if options.pop("preexec", False):
         options["preexec_fn"] = nothing
     own = str(os.stat("/proc/self/ns/net").st_ino)
@@ -93,7 +97,7 @@ def run_case(case: dict, witness: str, marker: str, out: int) -> None:
     before = state()
     os.kill(os.getppid(), DONE)
     signal.sigwait([GO])
-    result = launch(witness, marker, isolation, options)
+    result = launch(witness, marker, options, start)
     with contextlib.suppress(OSError):  # it may be the call that fails
         result["mask"] = sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [GO]))
     os.kill(os.getppid(), DONE)
@@ -109,7 +113,7 @@ def run_case(case: dict, witness: str, marker: str, out: int) -> None:
     }
     if result.pop("mask", before["mask"]) != before["mask"]:
         result["changed"]["mask"] = True
-    again = launch(witness, marker, isolation, options)
+    again = launch(witness, marker, options, start)
     result["again"] = again["kind"] or "ran"
     namespace, result["seccomp"] = take(marker)
     result["again in"] = "outside" if namespace == own else namespace
