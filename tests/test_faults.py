@@ -36,13 +36,16 @@ SCENARIOS = {
     "shared": {"options": {"cwd": "/", "start_new_session": True, "stdin": subprocess.PIPE}},
     "private": {"isolation": {"private": True}},
     "loopback": {"isolation": {"loopback": True}},
-    "map-root": {"isolation": {"map_root": True, "unix_sockets": False}},
-    "inherit": {"options": {"close_fds": False, "umask": 0o22}},
+    "map-root": {"isolation": {"map_root": True, "unix_sockets": False}, "warmth": (False,)},
+    "inherit": {"options": {"close_fds": False, "umask": 0o22}, "warmth": (True,)},
     "preexec": {"options": {"preexec": True}},
-    "setns refused": {"always": ["setns:error=EPERM"]},  # a namespace for each child
+    # a namespace for each child; a warm one settles anew
+    "setns refused": {"always": ["setns:error=EPERM"], "warmth": (False,)},
 }
 if IS_ROOT:
     SCENARIOS["user"] = {"options": {"user": 7, "group": 7, "extra_groups": [7]}}
+else:
+    SCENARIOS["filter"] = {"isolation": {"mechanism": "filter"}}
 
 NOT_INJECTED = {
     # cannot fail
@@ -167,15 +170,23 @@ def injections(calls: dict[str, int], childs: set[str]) -> list[str]:
     return rules
 
 
-def complaint(rule: str, result: dict, promised: list[str]) -> str | None:
+def is_out(ran: dict, *, by_filter: bool) -> bool:
+    """Did this child have a network? With the filter alone the namespace is the parent's."""
+    if by_filter:
+        return ran["namespace"] is not None and ran["socket"] != "0"
+    return ran["namespace"] in ("outside", "0")
+
+
+def complaint(
+    rule: str, result: dict, promised: list[str], *, by_filter: bool = False
+) -> str | None:
     """What is wrong with the outcome; None when it is as it has to be."""
     call = rule.partition(":")[0]
     if "hang" in result:
         return f"hangs: {result['hang']}"
-    if "outside" in (result["namespace"], result["again in"]):
-        return "ran in the parent's network namespace"
-    if "0" in (result["namespace"], result["again in"]):
-        return "ran in an unknown network namespace"
+    again = result["again"]
+    if is_out(result, by_filter=by_filter) or is_out(again, by_filter=by_filter):
+        return "ran in the parent's network"
     killed = "signal=KILL" in rule and result["status"] == -9
     if (result["namespace"] is None) == (result["kind"] is None) and not killed:
         return "ran and raised" if result["kind"] else "neither ran nor raised"
@@ -185,11 +196,11 @@ def complaint(rule: str, result: dict, promised: list[str]) -> str | None:
         return "left something behind"
     if (call not in LAYERS or "signal" in rule) and not set(promised) <= set(result["guarantees"]):
         return "weakened what comes after it"
-    if result["again"] == "PermissionError" and call in MAP_CALLS:
+    if again["kind"] == "PermissionError" and call in MAP_CALLS:
         return None  # root's map is its own id alone then, which `user=` cannot do with
-    if result["again"] != "ran":
+    if again["kind"] is not None:
         return "cannot launch any more"
-    if "vm-sockets" in result["guarantees"] and result["seccomp"] != "2":
+    if "vm-sockets" in result["guarantees"] and again["seccomp"] != "2":
         return "promises a layer that is not there"
     return None
 
@@ -197,19 +208,20 @@ def complaint(rule: str, result: dict, promised: list[str]) -> str | None:
 def test_a_child_that_is_outside_is_seen(workers) -> None:
     """The control: the same case, started by subprocess."""
     result = workers.run({"plain": True, "warm": True, "inject": []})
-    assert complaint("", result, []) == "ran in the parent's network namespace"
+    assert complaint("", result, []) == "ran in the parent's network"
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_no_fault_lets_a_child_out(scenario: str, workers, folder: Path, capsys) -> None:
     cases = []
-    for warm in (False, True):
+    by_filter = scenario == "filter"
+    for warm in SCENARIOS[scenario].get("warmth", (False, True)):
         case = {**SCENARIOS[scenario], "warm": warm}
         log = folder / f"{scenario}-{warm}"
         always = case.pop("always", [])
         baseline = workers.run({**case, "inject": always, "log": str(log)})
         promised = baseline["guarantees"]
-        assert complaint("", baseline, promised) is None, baseline
+        assert complaint("", baseline, promised, by_filter=by_filter) is None, baseline
         assert baseline["kind"] is None, baseline
         calls, childs = calls_of_launch(log)
         assert {"clone", "statx", "execve", "seccomp"} <= set(calls), calls
@@ -224,6 +236,49 @@ def test_no_fault_lets_a_child_out(scenario: str, workers, folder: Path, capsys)
     bad = [
         (wrong, case["inject"], case["warm"], result)
         for case, result in zip(cases, results, strict=True)
-        if (wrong := complaint(case["inject"][0], result, promised))
+        if (wrong := complaint(case["inject"][0], result, promised, by_filter=by_filter))
     ]
     assert not bad, "\n".join([f"{len(bad)} bad outcomes", *map(str, bad[:20])])
+
+
+# Those that the interpreter's own start does not need, too.
+COMMAND_CALLS = (
+    *("clone", "unshare", "setns", "socketpair", "sendto", "recvfrom", "statx", "prctl"),
+    *("landlock_create_ruleset", "landlock_restrict_self", "seccomp"),
+)
+
+
+def run_command(option: str, rule: str, folder: Path) -> str:
+    """`netless run` isolates the calling process itself: there, too, nothing runs outside."""
+    marker = folder / f"command {option} {rule}"
+    options = [option] if option else []
+    child = [str(folder / "witness"), str(marker)]
+    command = [sys.executable, "-m", "netless", "run", *options, "--", *child]
+    strace = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"inject={rule}"]
+    done = subprocess.run([*strace, *command], capture_output=True, text=True, timeout=60)
+    if not marker.is_symlink():
+        return f"status {done.returncode}"
+    namespace = os.readlink(marker).split()[0]
+    if namespace in ("0", str(os.stat("/proc/self/ns/net").st_ino)):
+        return "ran outside"
+    return f"ran isolated, status {done.returncode}"
+
+
+@pytest.mark.parametrize("option", ["", "--private", "--loopback"])
+def test_no_fault_lets_the_command_line_out(option: str, workers, folder: Path, capsys) -> None:
+    rules = [
+        f"{call}:error={error}{when}"
+        for call in (("ioctl", "unshare") if option == "--loopback" else COMMAND_CALLS)
+        for error in KINDS_OF_ERROR
+        for when in ("", ":when=1", ":when=2")
+        if not (error == "EINTR" and call in RETRIED and not when)
+    ]
+    with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
+        found = list(pool.map(lambda rule: run_command(option, rule, folder), rules))
+    outcomes = collections.Counter(found)
+    with capsys.disabled():
+        print(f"\n  netless run {option}: {len(rules)} faults: {dict(outcomes.most_common())}")
+    fine = {"ran isolated, status 0", "status 125"}
+    bad = [pair for pair in zip(rules, found, strict=True) if pair[1] not in fine]
+    assert not bad
+    assert set(outcomes) == fine

@@ -71,14 +71,16 @@ def launch(witness: str, marker: str, options: dict, start: type) -> dict:
     return result
 
 
-def take(marker: str) -> tuple[str | None, str | None]:
-    """Network namespace and seccomp mode that the child left word of."""
+def take(marker: str, own: str) -> dict:
+    """What the child left word of: its network namespace, and what witness.c says more."""
     try:
-        namespace, mode = os.readlink(marker).split()
+        namespace, mode, has_socket = os.readlink(marker).split()
     except FileNotFoundError:
-        return None, None
+        return {"namespace": None}
     os.unlink(marker)
-    return namespace, mode
+    if namespace == own:
+        namespace = "outside"
+    return {"namespace": namespace, "seccomp": mode, "socket": has_socket}
 
 
 def run_case(case: dict, witness: str, marker: str, out: int) -> None:
@@ -103,8 +105,7 @@ def run_case(case: dict, witness: str, marker: str, out: int) -> None:
     os.kill(os.getppid(), DONE)
     signal.sigwait([GO])
     after = state()
-    namespace, _ = take(marker)
-    result["namespace"] = "outside" if namespace == own else namespace
+    result |= take(marker, own)
     result["changed"] = {
         name: (before[name], after[name])
         for name in before
@@ -114,9 +115,7 @@ def run_case(case: dict, witness: str, marker: str, out: int) -> None:
     if result.pop("mask", before["mask"]) != before["mask"]:
         result["changed"]["mask"] = True
     again = launch(witness, marker, options, start)
-    result["again"] = again["kind"] or "ran"
-    namespace, result["seccomp"] = take(marker)
-    result["again in"] = "outside" if namespace == own else namespace
+    result["again"] = {**again, **take(marker, own)}
     result["guarantees"] = sorted(netless.probe(isolation).guarantees)
     os.write(out, json.dumps(result).encode())
 
