@@ -146,10 +146,12 @@ pid_t netless_start(int (*function)(void *), struct netless_launch *launch)
     return clone_process(function, launch, memory | exit_signal);
 }
 
-void netless_reap(pid_t pid)
+int netless_reap(pid_t pid)
 {
-    while (waitpid(pid, NULL, __WALL) < 0 && errno == EINTR)
+    int status = -1;
+    while (waitpid(pid, &status, __WALL) < 0 && errno == EINTR)
         continue;
+    return status;
 }
 
 /* sigprocmask, since pthread_sigmask would tie the wheel to glibc 2.32; on

@@ -75,10 +75,12 @@ pid_t netless_start(int (*function)(void *), struct netless_launch *launch)
     return pid;
 }
 
-void netless_reap(pid_t pid)
+int netless_reap(pid_t pid)
 {
-    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+    int status = -1;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         continue;
+    return status;
 }
 
 /* sigprocmask would change every thread of the process here. */

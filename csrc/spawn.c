@@ -256,9 +256,10 @@ static int restore_signals(const struct netless_launch *launch, struct netless_r
 /* The only way out but execve: the report goes to the parent, nothing is executed. */
 static _Noreturn void give_up(struct netless_launch *launch)
 {
+    ssize_t sent = 0;
     if (launch->channel[1] >= 0)
-        netless_send(launch->channel[1], &launch->request->report);
-    _exit(launch->request->report.step == NETLESS_STEP_NONE ? 0 : 127);
+        sent = netless_send(launch->channel[1], &launch->request->report);
+    _exit(launch->request->report.step == NETLESS_STEP_NONE && sent >= 0 ? 0 : 127);
 }
 
 /* Isolation, then everything up to the point where preexec_fn runs. */
@@ -364,8 +365,11 @@ int netless_spawn(const struct netless_plan *plan, struct netless_request *reque
         pid = launch_child(&launch);
     else
         netless_fail(&request->report, NETLESS_STEP_STALE);
-    if (pid > 0 && request->probe)
-        netless_reap(pid);
+    /* One that was killed on the way would pass for one that met weaker layers. */
+    if (pid > 0 && request->probe && netless_reap(pid) != 0) {
+        errno = EPIPE;
+        pid = netless_fail(&request->report, NETLESS_STEP_CHANNEL);
+    }
     discard(&launch);
     return pid;
 }

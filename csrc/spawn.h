@@ -268,7 +268,8 @@ pid_t netless_fork_isolated(void);
 int netless_wants_own_memory(const struct netless_launch *launch);
 /* Runs function(launch) in a new process, which shares memory where there is no channel. */
 pid_t netless_start(int (*function)(void *), struct netless_launch *launch);
-void netless_reap(pid_t pid);
+/* The wait status; -1 where it cannot be had. */
+int netless_reap(pid_t pid);
 /* sigprocmask(SIG_SETMASK) for the calling thread alone. */
 int netless_set_mask(const sigset_t *mask, sigset_t *before);
 char **netless_environ(void);

@@ -17,9 +17,18 @@ from ._errors import NetworkIsolationUnavailable
 
 CLONE_NEWUSER = 0x10000000
 CAP_SETFCAP = 31
+MOST_NAMESPACES = 0x7FFFFFFF  # INT_MAX, the limit that a new user namespace starts with
 
 MAKING = ("clone", "unshare", "unshare-net")
 MAPPING = ("setgroups", "uid-map", "gid-map")
+LAYER_ERRORS = (
+    errno.EPERM,
+    errno.EACCES,
+    errno.ENOSYS,
+    errno.EOPNOTSUPP,
+    errno.EINVAL,
+    errno.E2BIG,
+)
 PROC_STEPS = ("proc", "open-namespace", "verify-net", *MAPPING)
 
 
@@ -116,7 +125,8 @@ def is_wsl1() -> bool:
 
 SECCOMP = Finding(
     "blocked-by-seccomp",
-    "a seccomp filter, probably a container's default profile, refuses new namespaces",
+    "a seccomp filter refuses new namespaces (a container's default profile, or systemd's "
+    "RestrictNamespaces=)",
     "run the container with a seccomp profile that allows unshare, clone and setns; or ask for "
     'Isolation(fallback="filter"); or run the whole container with --network none',
 )
@@ -151,8 +161,9 @@ NETNS_LIMIT = Finding(
 )
 NESTED = Finding(
     "nested-too-deep",
-    "user namespaces nest at most 32 deep",
-    "start this from a namespace that is less deeply nested",
+    "user namespaces nest at most 32 deep (this is a limit, not the disk); or an outer "
+    "namespace's user.max_user_namespaces is used up",
+    "start this from an outer namespace (outside Flatpak, or without bwrap --disable-userns)",
 )
 UNMAPPED = Finding(
     "unmapped-caller",
@@ -171,12 +182,64 @@ SETFCAP = Finding(
 )
 KERNEL = Finding(
     "kernel-unsupported",
-    "this kernel has no user and network namespaces",
+    "this kernel, or the emulator that stands in for it, has no user and network namespaces",
     "use a kernel with CONFIG_USER_NS and CONFIG_NET_NS",
 )
 WSL1 = Finding(
     "kernel-unsupported", "WSL 1 has no namespaces", "use WSL 2: wsl --set-version DISTRO 2"
 )
+POWERLESS = Finding(
+    "refused",
+    "this system gives no power over a new namespace's loopback device",
+    "do without loopback=True; nothing else needs that power",
+)
+LAYER_REFUSED = {
+    "seccomp": Finding(
+        "seccomp-missing",
+        "this kernel, or a sandbox around this process, refuses new seccomp filters",
+        "allow seccomp(2) in that sandbox, or use a kernel with CONFIG_SECCOMP_FILTER",
+    ),
+    "landlock": Finding(
+        "landlock-missing",
+        "this kernel, or a sandbox around this process, refuses new Landlock domains",
+        "allow the landlock_* system calls in that sandbox; Landlock nests at most 16 deep",
+    ),
+}
+DIED = Finding(
+    "refused",
+    "the process at the other end was killed before it could report",
+    "try again, and look for what kills it: the kernel log names the out-of-memory killer",
+)
+STALE = Finding(
+    "refused",
+    "the kept namespace's descriptors were closed or replaced while a child was being started",
+    "look for code in this process that closes descriptors which are not its own",
+)
+UNEXPLAINED = Finding(
+    "refused",
+    "nothing that can be seen from here explains it; a security module, or a chroot whose root "
+    "is a mount point, would",
+    "ask whoever runs this system which policy refuses user namespaces",
+)
+# What a step asked for, for the reader of an error that has no better explanation.
+PURPOSES = {
+    "channel": "a socket pair to the new process",
+    "clone": "a new process",
+    "unshare": "a new user and network namespace",
+    "proc": "this process's own entry in /proc",
+    "setgroups": "writing /proc/PID/setgroups of the new namespace",
+    "uid-map": "writing /proc/PID/uid_map of the new namespace",
+    "gid-map": "writing /proc/PID/gid_map of the new namespace",
+    "open-namespace": "the new namespaces' handles in /proc/PID/ns",
+    "setns-user": "entering the kept user namespace",
+    "setns-net": "entering the kept network namespace",
+    "unshare-net": "a network namespace for this child alone",
+    "verify-net": "the proof that the child has left its parent's network",
+    "loopback": "raising the loopback device of the new namespace",
+    "no-new-privs": "prctl(PR_SET_NO_NEW_PRIVS)",
+    "bounding-set": "dropping capabilities for good",
+}
+HINT = "run `netless doctor` for what this system allows"
 
 
 NO_LANDLOCK = Finding(
@@ -222,48 +285,83 @@ def unavailable(finding: Finding) -> NetworkIsolationUnavailable:
 
 
 def _out_of_space(step: str, try_unshare: Callable[[int], int]) -> Finding:
-    if sysctl("user.max_user_namespaces") == 0:
+    limit = sysctl("user.max_user_namespaces")
+    if limit == 0:
         return USERNS_SYSCTL
     if sysctl("user.max_net_namespaces") == 0 or step == "unshare-net":
         return NETNS_LIMIT
     if try_unshare(CLONE_NEWUSER) == 0:
         return NETNS_LIMIT
-    return NESTED if is_nested() else USERNS_SYSCTL
+    # A new user namespace begins with the highest limit there is: not this one, then.
+    return NESTED if is_nested() and limit == MOST_NAMESPACES else USERNS_SYSCTL
 
 
-def _not_permitted(step: str) -> Finding | None:
-    if not (has_own_id_mapped("uid", os.geteuid()) and has_own_id_mapped("gid", os.getegid())):
+def _is_unmapped() -> bool:
+    return not (has_own_id_mapped("uid", os.geteuid()) and has_own_id_mapped("gid", os.getegid()))
+
+
+def _making_refused(error: int) -> Finding:
+    if _is_unmapped():
         return UNMAPPED
-    if step in MAPPING and os.geteuid() == 0 and not has_capability(CAP_SETFCAP):
-        return SETFCAP
-    if sysctl("kernel.unprivileged_userns_clone") == 0 and os.geteuid() != 0:
-        return DEBIAN_SYSCTL
-    if is_chroot():
-        return CHROOT
-    if is_apparmor_restricted():
-        return APPARMOR
-    return SECCOMP if is_filtered() else None
-
-
-def _find(step: str, error: int, try_unshare: Callable[[int], int]) -> Finding | None:
-    if step == "sandbox-init":
-        return {errno.EPERM: ALREADY_SANDBOXED, errno.ETIMEDOUT: SANDBOX_HANGS}.get(error)
-    if error == errno.ENOENT and step in PROC_STEPS:
-        return NO_PROC
-    if error in (errno.ENOSPC, errno.EUSERS) and step in MAKING:
-        return _out_of_space(step, try_unshare)
-    if error == errno.EACCES:
+    if error == errno.EACCES:  # how security modules say no
         if is_apparmor_restricted():
             return APPARMOR
         if is_selinux_enforcing():
             return SELINUX
-    if error in (errno.EPERM, errno.EACCES):
-        return _not_permitted(step)
-    if error in (errno.EINVAL, errno.ENOSYS) and step in MAKING:
-        if is_wsl1():
-            return WSL1
-        return SECCOMP if error == errno.ENOSYS and is_filtered() else KERNEL
+    if sysctl("kernel.unprivileged_userns_clone") == 0 and os.geteuid() != 0:
+        return DEBIAN_SYSCTL
+    if is_chroot():
+        return CHROOT
+    if is_filtered():  # before AppArmor: containers see the sysctl of an Ubuntu outside
+        return SECCOMP
+    return APPARMOR if is_apparmor_restricted() else UNEXPLAINED
+
+
+def _mapping_refused() -> Finding | None:
+    if _is_unmapped():
+        return UNMAPPED
+    if os.geteuid() == 0 and not has_capability(CAP_SETFCAP):
+        return SETFCAP
+    return APPARMOR if is_apparmor_restricted() else None
+
+
+def _not_permitted(step: str, error: int) -> Finding | None:
+    if step in MAKING:
+        return _making_refused(error)
+    if step in MAPPING:
+        return _mapping_refused()
+    if step == "loopback":
+        return APPARMOR if is_apparmor_restricted() else POWERLESS
     return None
+
+
+def _not_there(step: str) -> Finding:
+    has_proc = read("/proc/self/status") is not None
+    return KERNEL if has_proc and step in ("verify-net", "open-namespace") else NO_PROC
+
+
+def _not_known(error: int) -> Finding:
+    if is_wsl1():
+        return WSL1
+    return SECCOMP if error == errno.ENOSYS and is_filtered() else KERNEL
+
+
+def _find(step: str, error: int, try_unshare: Callable[[int], int]) -> Finding | None:
+    if step == "stale":
+        return STALE
+    if step == "sandbox-init":
+        return {errno.EPERM: ALREADY_SANDBOXED, errno.ETIMEDOUT: SANDBOX_HANGS}.get(error)
+    if step in LAYER_REFUSED and error in LAYER_ERRORS:
+        return LAYER_REFUSED[step]
+    if error == errno.ENOENT and step in PROC_STEPS:
+        return _not_there(step)
+    if error in (errno.ENOSPC, errno.EUSERS) and step in MAKING:
+        return _out_of_space(step, try_unshare)
+    if error in (errno.EPERM, errno.EACCES):
+        return _not_permitted(step, error)
+    if error in (errno.EINVAL, errno.ENOSYS) and step in MAKING:
+        return _not_known(error)
+    return DIED if error == errno.EPIPE and step == "channel" else None
 
 
 def explain(
@@ -277,9 +375,7 @@ def explain(
     if step == "sandbox-init" and os.strerror(errno.EPERM) in detail:
         error = errno.EPERM  # sandbox_init promises a text, not an errno
     finding = _find(step, error, try_unshare) or Finding(
-        "refused",
-        "",
-        "run `netless doctor` for what this system allows",
+        "refused", f"the step is {PURPOSES[step]}" if step in PURPOSES else "", HINT
     )
     meaning = ": ".join(filter(None, (finding.meaning, detail)))
     return NetworkIsolationUnavailable(

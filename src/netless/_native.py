@@ -139,11 +139,19 @@ class _Plans:
         except _Stale:
             self.sealed.pop(isolation.map_root, None)
         sealed = self._sealed_namespace(isolation.map_root)
-        return _settle_with(isolation, sealed)
+        try:
+            return _settle_with(isolation, sealed)
+        except _Stale as again:
+            self.sealed.pop(isolation.map_root, None)
+            raise_isolation_failure(again.report)
 
 
 class _Stale(Exception):
     """The kept namespace is not there any more."""
+
+    def __init__(self, report: Any) -> None:
+        super().__init__()
+        self.report = report
 
 
 _cache = _Plans()
@@ -175,7 +183,7 @@ def _settle_with(isolation: Isolation, sealed: Any) -> Plan:
     )
     report = _probe(joined)
     if report.step == lib.NETLESS_STEP_STALE:
-        raise _Stale
+        raise _Stale(report)
     is_refused = report.step in JOIN_STEPS and report.error in REFUSALS
     # Landlock stops at 16 nested domains: a user namespace for each child keeps them apart then.
     lacks_domain = bool(joined.layers & ~report.layers & lib.NETLESS_LAYER_LANDLOCK)

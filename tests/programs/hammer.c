@@ -77,6 +77,8 @@ int main(int argc, char **argv)
 
     if (argc != 3 || loadavg < 0)
         return 2;
+    if (nice(10) < 0)           /* leave the victims a processor to start on */
+        return 2;
     canary = strtoul(argv[1], NULL, 16);
     parent_exe = argv[2];
     puts("ready");

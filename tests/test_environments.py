@@ -1,0 +1,505 @@
+"""The environments of docs/environments.md, simulated: isolated as promised, or the right cause.
+
+In every one of them `probe`, `require` and a real launch must say the same.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import netless
+from netless import _diagnosis
+from support import need
+
+pytestmark = pytest.mark.isolated
+
+ENVIRONMENT = Path(__file__).resolve().parent / "programs" / "environment.py"
+IS_ROOT = os.geteuid() == 0
+ROOT_INSIDE = ("unshare", "--user", "--map-root-user")
+
+CLONE_FLAGS = "clone&0x7e020000"  # CLONE_NEW*
+DOCKER = (
+    *("unshare=EPERM", "setns=EPERM", "mount=EPERM"),
+    *(f"{CLONE_FLAGS}=EPERM", "clone3=ENOSYS"),
+)
+# `docker run` leaves these to uid 0.
+DOCKER_CAPABILITIES = (
+    "cap_chown,cap_dac_override,cap_fowner,cap_fsetid,cap_kill,cap_setgid,cap_setuid,cap_setpcap,"
+    "cap_net_bind_service,cap_net_raw,cap_sys_chroot,cap_mknod,cap_audit_write,cap_setfcap"
+)
+EVERYTHING = {
+    *("ip", "inherited-sockets", "vm-sockets", "unix-abstract", "key-upcalls", "tty-injection"),
+    *("no-way-back", "siblings"),
+}
+NEEDS_FILTER = {"vm-sockets", "key-upcalls", "tty-injection"}
+
+
+def observe(prefix: tuple[str, ...], isolation: dict | None = None, *, script: str = "") -> dict:
+    """What all three say there, in two fresh processes; they must agree.
+
+    ``prefix`` executes a command; ``script`` is shell that runs before it, within.
+    """
+    options = isolation or {}
+    answers = []
+    for spawn_first in (False, True):
+        python = (sys.executable, str(ENVIRONMENT))
+        command = [*python, json.dumps({**options, "spawn-first": spawn_first})]
+        if script:
+            command = ["sh", "-ec", f"{script}\nexec {shlex.join(command)}"]
+        if prefix:
+            need(prefix[0])
+        done = subprocess.run([*prefix, *command], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        answers.append(agreed(json.loads(done.stdout)))
+    assert comparable(answers[0]) == comparable(answers[1])
+    return answers[0]
+
+
+def comparable(answer: dict) -> dict:
+    return {name: answer[name] for name in answer if name not in ("own", "namespace")}
+
+
+def agreed(found: dict) -> dict:
+    """One answer of the three, if they are the same and true."""
+    probe, require, spawn = (found[name] for name in ("probe", "require", "spawn"))
+    assert probe == require
+    if "kind" in probe:
+        assert spawn == probe
+        return probe
+    assert spawn["mechanism"] == probe["mechanism"]
+    assert spawn["status"] == 0
+    assert spawn["namespace"].startswith("net:[")
+    is_outside = spawn["namespace"] == found["own"]
+    assert is_outside == (probe["mechanism"] == "filter")
+    return {**spawn, "guarantees": set(probe["guarantees"])}
+
+
+def expect_error(found: dict, cause: str, step: str | None, name: str | None, *words: str) -> None:
+    assert found.get("kind") == "NetworkIsolationUnavailable", found
+    assert (found["cause"], found["step"]) == (cause, step), found["text"]
+    assert found["errno"] == (getattr(errno, name) if name else None)
+    assert found["text"].startswith(netless.NetworkIsolationUnavailable.code)
+    for word in (*words, found["hint"], *filter(None, (step, name))):
+        assert word in found["text"]
+    assert found["meaning"]
+    assert found["hint"]
+
+
+@pytest.fixture(scope="module")
+def deny(programs):
+    program = programs("deny.c", "-static")
+    return lambda *rules: (program, *rules, "--")
+
+
+@pytest.fixture(scope="module")
+def powerless(programs):
+    return ("env", f"LD_PRELOAD={programs('powerless.c', '-shared', '-fPIC')}")
+
+
+def test_here() -> None:
+    """The control of all the others."""
+    found = observe(())
+    assert found["mechanism"] == "namespace"
+    assert found["guarantees"] == EVERYTHING
+
+
+# ---- containers' profiles ----
+
+
+def test_docker_refuses_and_the_filter_is_not_taken_unasked(deny) -> None:
+    expect_error(
+        observe(deny(*DOCKER)), "blocked-by-seccomp", "unshare", "EPERM", 'fallback="filter"'
+    )
+
+
+def test_docker_with_the_filter_as_fallback(deny) -> None:
+    found = observe(deny(*DOCKER), {"fallback": "filter"})
+    if IS_ROOT:  # with all of root's powers no filter is sound
+        expect_error(found, "blocked-by-seccomp", "unshare", "EPERM")
+    else:
+        assert found["mechanism"] == "filter"
+        assert {"ip", "no-way-back", "unix-abstract", "vm-sockets"} <= found["guarantees"]
+
+
+@pytest.mark.parametrize("fallback", [None, "filter"])
+def test_docker_as_its_root(fallback: str | None, deny) -> None:
+    """uid 0 with the fourteen capabilities that Docker leaves it."""
+    inside = () if IS_ROOT else ROOT_INSIDE
+    keep = ("setpriv", f"--bounding-set=-all,{plus(DOCKER_CAPABILITIES)}", "--inh-caps=-all")
+    found = observe((*inside, *keep, *deny(*DOCKER)), {"fallback": fallback})
+    if fallback is None:
+        expect_error(found, "blocked-by-seccomp", "unshare", "EPERM")
+    else:
+        assert found["mechanism"] == "filter"
+
+
+def plus(capabilities: str) -> str:
+    return ",".join("+" + name.removeprefix("cap_") for name in capabilities.split(","))
+
+
+@pytest.mark.parametrize("inside", [(), (*ROOT_INSIDE, "--")], ids=["rootful", "rootless"])
+@pytest.mark.parametrize("isolation", [{}, {"private": True}, {"loopback": True}])
+def test_podman_gets_a_namespace_for_each_child(isolation: dict, inside: tuple, deny) -> None:
+    found = observe((*inside, *deny("setns=EPERM", "clone3=ENOSYS")), isolation)
+    assert found["mechanism"] == "namespace"
+    assert found["guarantees"] == EVERYTHING
+
+
+def test_security_module_that_says_eacces(deny) -> None:
+    """As AppArmor and SELinux do; here it is visibly a filter."""
+    expect_error(observe(deny("unshare=EACCES")), "blocked-by-seccomp", "unshare", "EACCES")
+
+
+def test_system_calls_of_newer_kernels_missing(deny) -> None:
+    landlock = [
+        f"landlock_{name}=ENOSYS" for name in ("create_ruleset", "add_rule", "restrict_self")
+    ]
+    found = observe(deny("clone3=ENOSYS", "close_range=ENOSYS", *landlock))
+    assert found["mechanism"] == "namespace"
+    assert found["guarantees"] == EVERYTHING - {"siblings"}
+
+
+def test_filter_without_landlock(deny) -> None:
+    found = observe(deny("landlock_create_ruleset=ENOSYS"), {"mechanism": "filter"})
+    cause = "privileged-caller" if IS_ROOT else "landlock-missing"
+    expect_error(found, cause, None, None)
+
+
+NO_SECCOMP = ("seccomp=EPERM", "prctl@22=EPERM")
+
+
+def test_seccomp_refused(deny) -> None:
+    found = observe(deny(*NO_SECCOMP))
+    assert found["mechanism"] == "namespace"
+    assert found["guarantees"] == EVERYTHING - NEEDS_FILTER - {"siblings"}
+
+
+def test_filter_without_seccomp(deny) -> None:
+    found = observe(deny(*NO_SECCOMP), {"mechanism": "filter"})
+    if IS_ROOT:
+        expect_error(found, "privileged-caller", None, None)
+    else:
+        expect_error(found, "seccomp-missing", "seccomp", "EPERM")
+
+
+# ---- limits ----
+
+
+@pytest.mark.parametrize(
+    ("limit", "cause"),
+    [
+        ("max_user_namespaces", "user-namespaces-disabled"),
+        ("max_net_namespaces", "network-namespace-limit"),
+    ],
+)
+@pytest.mark.parametrize("most", [0, 1])
+def test_limit_of_zero_and_used_up(limit: str, cause: str, most: int, tmp_path: Path) -> None:
+    """A limit of one is used up by a namespace that lives as long as the command."""
+    need("setpriv")
+    script = f"cd {tmp_path}; echo {most} > /proc/sys/user/{limit}"
+    if most:
+        kind = "--user --net" if "net" in limit else "--user"
+        # Dies with this shell, which becomes the command.
+        script += f"""
+            unshare {kind} setpriv --pdeathsig KILL sh -c 'echo made; exec sleep 60' > made &
+            until [ -s made ]; do sleep 0.01; done"""
+    found = observe((*ROOT_INSIDE, "--"), script=script)
+    expect_error(found, cause, "unshare", "ENOSPC", limit, "not the disk")
+
+
+def test_nesting_to_the_limit() -> None:
+    """33 deep is the deepest that the kernel makes, and has no place for one more."""
+    nested = (*ROOT_INSIDE, "--")
+    assert observe(nested * 32)["guarantees"] == EVERYTHING
+    expect_error(observe(nested * 33), "nested-too-deep", "unshare", "ENOSPC", "not the disk")
+
+
+def test_outer_limit_used_up() -> None:
+    """As Flatpak and `bwrap --disable-userns` have it: here, nothing shows the limit."""
+    script = "echo 1 > /proc/sys/user/max_user_namespaces"
+    inner = f'{script}; exec {shlex.join(ROOT_INSIDE)} -- "$@"'
+    found = observe((*ROOT_INSIDE, "--", "sh", "-ec", inner, "sh"))
+    expect_error(found, "nested-too-deep", "unshare", "ENOSPC", "used up", "Flatpak")
+
+
+# ---- file systems ----
+
+MOUNTS = (*ROOT_INSIDE, "--mount", "--")
+
+
+def test_no_proc() -> None:
+    found = observe(MOUNTS, script="mount -t tmpfs none /proc")
+    expect_error(found, "proc-missing", "proc", "ENOENT")
+
+
+def test_proc_of_another_pid_namespace() -> None:
+    """/proc shows this process under a number that getpid does not say."""
+    found = observe((*ROOT_INSIDE, "--pid", "--fork", "--"))
+    assert found["guarantees"] == EVERYTHING
+
+
+@pytest.mark.parametrize("hidepid", [1, 2])
+def test_hidepid(hidepid: int) -> None:
+    found = observe(
+        (*MOUNTS[:-1], "--pid", "--fork", "--"),
+        script=f"mount -t proc -o hidepid={hidepid} proc /proc",
+    )
+    assert found["guarantees"] == EVERYTHING
+
+
+# A root directory that is no mount point, with all of this system's directories in it.
+CHROOT = """#!/bin/sh -e
+    mount -t tmpfs none "$PWD"; cd "$PWD"; mkdir jail
+    for entry in /*; do
+        if [ -L $entry ]; then cp -P $entry jail
+        elif [ -d $entry ]; then mkdir jail$entry; mount --rbind $entry jail$entry
+        fi
+    done
+    $1; shift; cd "$PWD"
+    exec chroot jail "$@"
+"""
+
+
+def observe_in_chroot(folder: Path, command: str) -> dict:
+    script = folder / "into-chroot"
+    script.write_text(CHROOT)
+    script.chmod(0o755)
+    need("chroot")
+    return observe((*MOUNTS, "env", f"--chdir={folder}", str(script), command))
+
+
+def test_chroot(tmp_path: Path) -> None:
+    found = observe_in_chroot(tmp_path, "true")
+    expect_error(found, "inside-chroot", "unshare", "EPERM", "pivot_root")
+
+
+def test_chroot_whose_root_is_a_mount_point(tmp_path: Path) -> None:
+    """Looks like any other root: the error says that it may be one."""
+    found = observe_in_chroot(tmp_path, "mount --rbind jail jail")
+    expect_error(found, "refused", "unshare", "EPERM", "chroot")
+
+
+# ---- capabilities and ids ----
+
+
+def test_root_without_setfcap() -> None:
+    inside = () if IS_ROOT else ROOT_INSIDE
+    found = observe((*inside, "setpriv", "--bounding-set=-setfcap", "--inh-caps=-all"))
+    expect_error(found, "missing-capability", "uid-map", "EPERM", "CAP_SETFCAP")
+
+
+def test_caller_without_a_mapping() -> None:
+    found = observe(("unshare", "--user", "--"))
+    expect_error(found, "unmapped-caller", "unshare", "EPERM")
+
+
+@pytest.mark.parametrize("isolation", [{}, {"private": True}, {"loopback": True}])
+def test_powerless_namespace(isolation: dict, powerless) -> None:
+    """Ubuntu's case: whoever makes the namespace has no power in it, who joins it has."""
+    found = observe(powerless, isolation)
+    assert found["mechanism"] == "namespace"
+    assert found["guarantees"] == EVERYTHING
+
+
+@pytest.mark.parametrize("isolation", [{}, {"private": True}])
+def test_powerless_namespace_for_each_child(isolation: dict, powerless, deny) -> None:
+    found = observe((*deny("setns=EPERM"), *powerless), isolation)
+    assert found["mechanism"] == "namespace"
+    assert found["guarantees"] == EVERYTHING
+
+
+def test_powerless_namespace_for_each_child_has_no_loopback(powerless, deny) -> None:
+    found = observe((*deny("setns=EPERM"), *powerless), {"loopback": True})
+    expect_error(found, "refused", "loopback", "EPERM", "loopback=True")
+
+
+# ---- wording that no environment of ours can bring about ----
+
+UID_MAP = "0 0 4294967295"
+MOUNTINFO = "22 1 8:1 / / rw - ext4 /dev/sda1 rw"
+
+
+def system(monkeypatch: pytest.MonkeyPatch, files: dict[str, str], *, uid: int = 1000) -> None:
+    """A system as _diagnosis sees it: these files and no others."""
+    ordinary = {
+        "/proc/self/uid_map": UID_MAP,
+        "/proc/self/gid_map": UID_MAP,
+        "/proc/self/mountinfo": MOUNTINFO,
+        "/proc/self/status": "Name:\tpython\nCapEff:\t0000000000000000\nSeccomp:\t0\n",
+        "/proc/sys/user/max_user_namespaces": "96364",
+        "/proc/sys/user/max_net_namespaces": "96364",
+    }
+    monkeypatch.setattr(_diagnosis, "read", (ordinary | files).get)
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    monkeypatch.setattr(os, "getegid", lambda: uid)
+
+
+UBUNTU = {"/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1\n"}
+DEBIAN = {"/proc/sys/kernel/unprivileged_userns_clone": "0\n"}
+SELINUX = {"/sys/fs/selinux/enforce": "1"}
+FILTERED = {"/proc/self/status": "Seccomp:\t2\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "step", "name", "cause", "words"),
+    [
+        (UBUNTU, "unshare", "EACCES", "apparmor-restricted", "userns,"),
+        (UBUNTU, "unshare", "EPERM", "apparmor-restricted", "userns,"),
+        (UBUNTU, "uid-map", "EPERM", "apparmor-restricted", "userns,"),
+        (UBUNTU, "setgroups", "EACCES", "apparmor-restricted", "userns,"),
+        (UBUNTU, "loopback", "EPERM", "apparmor-restricted", "userns,"),
+        # Docker on Ubuntu: the sysctl shows through, the refusal is the profile's.
+        (UBUNTU | FILTERED, "unshare", "EPERM", "blocked-by-seccomp", "profile"),
+        (SELINUX, "unshare", "EACCES", "blocked-by-selinux", "user_namespace"),
+        (DEBIAN, "unshare", "EPERM", "user-namespaces-disabled", "unprivileged_userns_clone=1"),
+        (FILTERED, "clone", "EPERM", "blocked-by-seccomp", "profile"),
+        (FILTERED, "clone", "ENOSYS", "blocked-by-seccomp", "profile"),
+        ({}, "unshare", "EUSERS", "user-namespaces-disabled", "not the disk"),
+        ({}, "unshare", "EINVAL", "kernel-unsupported", "CONFIG_USER_NS"),
+        ({}, "verify-net", "ENOENT", "kernel-unsupported", "CONFIG_NET_NS"),
+        ({"/proc/self/status": None}, "verify-net", "ENOENT", "proc-missing", "mount proc"),
+        ({}, "unshare-net", "ENOSPC", "network-namespace-limit", "private=True"),
+        ({}, "channel", "EPIPE", "refused", "killed"),
+        ({}, "stale", "", "refused", "descriptors"),
+        ({}, "uid-map", "EROFS", "refused", "uid_map"),
+        ({}, "seccomp", "EINVAL", "seccomp-missing", "seccomp(2)"),
+        ({}, "landlock", "E2BIG", "landlock-missing", "16 deep"),
+    ],
+)
+def test_wording(
+    files: dict, step: str, name: str, cause: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system(monkeypatch, files)
+    number = getattr(errno, name) if name else 0
+    error = _diagnosis.explain(step, number, lambda flags: number)
+    assert (error.cause, error.step, error.errno) == (cause, step, number or None)
+    assert words in str(error)
+    assert step in str(error)
+    assert name in str(error)
+    assert "disk" not in str(error).replace("not the disk", "")
+
+
+def test_wsl1(monkeypatch: pytest.MonkeyPatch) -> None:
+    system(monkeypatch, {})
+    real = os.uname()
+    release = os.uname_result((*real[:2], "4.4.0-22621-Microsoft", *real[3:]))
+    monkeypatch.setattr(os, "uname", lambda: release)
+    error = _diagnosis.explain("unshare", errno.EINVAL, lambda flags: errno.EINVAL)
+    assert error.cause == "kernel-unsupported"
+    assert "WSL 2" in error.hint
+
+
+def test_every_isolation_step_has_its_purpose() -> None:
+    """No error of a step is without a word on what the step is."""
+    steps = list(netless._native.STEPS.values())
+    isolating = steps[steps.index("channel") : steps.index("descriptors")]
+    assert not set(isolating) - set(_diagnosis.PURPOSES) - set(_diagnosis.LAYER_REFUSED)
+
+
+# ---- what is not a matter of isolation ----
+
+
+DESCRIPTOR_LIMITS = """
+    import json, os, resource, subprocess, sys
+    import netless
+
+    def outcome(module, isolation, warm):
+        options = {"isolation": isolation} if isolation else {}
+        command = ["readlink", "/proc/self/ns/net"]
+        if warm:
+            module.run(command, stdout=module.DEVNULL, **options)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+        try:
+            done = module.run(command, stdout=module.PIPE, text=True, **options)
+        except Exception as error:
+            return [type(error).__name__, getattr(error, "errno", None)]
+        # The loader of the program needs a descriptor, too.
+        return ["ran", done.stdout.strip() != own or done.returncode]
+
+    own = os.readlink("/proc/self/ns/net")
+    for limit in range(3, 20):
+        for name, isolation in [
+            ("plain", None), ("shared", netless.Isolation()),
+            ("private", netless.Isolation(private=True)),
+            ("loopback", netless.Isolation(loopback=True)),
+        ]:
+            for warm in (False, True):
+                read_end, write_end = os.pipe()
+                if os.fork() == 0:
+                    module = netless if isolation else subprocess
+                    result = [name, warm, limit, *outcome(module, isolation, warm)]
+                    os.write(write_end, json.dumps(result).encode())
+                    os._exit(0)
+                os.close(write_end)
+                print(os.read(read_end, 4096).decode())
+                os.close(read_end)
+                os.wait()
+"""
+
+
+def test_no_descriptors_left(script) -> None:
+    """Every limit from "none" to "enough": it runs isolated, or as subprocess fails."""
+    done = script(DESCRIPTOR_LIMITS)
+    assert done.returncode == 0, done.stderr
+    outcomes = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(outcomes) == 17 * 4 * 2
+    isolated = [outcome for outcome in outcomes if outcome[0] != "plain"]
+    failed = {tuple(outcome[3:]) for outcome in outcomes if outcome[3] != "ran"}
+    assert failed == {("OSError", errno.EMFILE)}
+    assert all(outcome[4] for outcome in isolated if outcome[3] == "ran")
+    for kind in ("plain", "shared", "private", "loopback"):
+        assert {outcome[3] for outcome in outcomes if outcome[0] == kind} == {"ran", "OSError"}
+
+
+PROCESS_LIMIT = """
+    import os, resource, subprocess, sys
+    import netless
+
+    if os.geteuid() == 0:               # the limit is not for root
+        os.setgroups([])
+        os.setresgid(65534, 65534, 65534)
+        os.setresuid(65534, 65534, 65534)
+    warm = sys.argv[1] == "warm"
+    if warm:
+        netless.run(["true"], check=True)
+    resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+    for module in (subprocess, netless):
+        try:
+            module.run(["true"])
+            print("ran", end=" ")
+        except Exception as error:
+            print(type(error).__name__, error.errno, end=" ")
+    try:
+        print(netless.probe().available)
+    except Exception as error:
+        print(type(error).__name__, error.errno)
+"""
+
+
+@pytest.mark.parametrize("start", ["cold", "warm"])
+def test_no_processes_left(start: str, script) -> None:
+    done = script(PROCESS_LIMIT, start)
+    assert done.returncode == 0, done.stderr
+    words = done.stdout.split()
+    eagain = ["BlockingIOError", str(errno.EAGAIN)]
+    assert words[:4] == eagain * 2
+    assert words[4:] == (["True"] if start == "warm" else eagain)
+
+
+@pytest.mark.parametrize("name", ["ENOMEM", "EMFILE", "ENFILE", "EAGAIN"])
+@pytest.mark.parametrize("call", ["unshare", "socketpair", "landlock_create_ruleset"])
+def test_resource_errors_are_no_refusals(call: str, name: str, deny) -> None:
+    found = observe(deny(f"{call}={name}"))
+    if call == "landlock_create_ruleset":  # also asked for its version, which says: none
+        assert found["guarantees"] == EVERYTHING - {"siblings"}
+    else:
+        assert found["errno"] == getattr(errno, name)
+        assert found["kind"] == type(OSError(getattr(errno, name), "")).__name__
