@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from netless import _native
 from support import need
 
 pytestmark = pytest.mark.isolated
@@ -44,7 +45,7 @@ SCENARIOS = {
 }
 if IS_ROOT:
     SCENARIOS["user"] = {"options": {"user": 7, "group": 7, "extra_groups": [7]}}
-else:
+elif _native.landlock_abi() >= 4:
     SCENARIOS["filter"] = {"isolation": {"mechanism": "filter"}}
 
 NOT_INJECTED = {
