@@ -197,7 +197,9 @@ def complaint(
         return "left something behind"
     if (call not in LAYERS or "signal" in rule) and not set(promised) <= set(result["guarantees"]):
         return "weakened what comes after it"
-    if again["kind"] == "PermissionError" and call in MAP_CALLS:
+    # A capget or read that fails looks like a caller without the capabilities.
+    refused = call in ("capget", "read") or "EPERM" in rule
+    if again["kind"] == "PermissionError" and call in MAP_CALLS and refused:
         return None  # root's map is its own id alone then, which `user=` cannot do with
     if again["kind"] is not None:
         return "cannot launch any more"
