@@ -341,16 +341,19 @@ static int write_one(int pid, const char *name, unsigned int inside, unsigned in
 }
 
 /* The whole range for a caller that may (then subprocess's user=, group= and
-   extra_groups= work inside), else its own id alone; map_root: as 0. */
+   extra_groups= work inside), else its own id alone; map_root: as 0.  A failure
+   that is no refusal ends it: the kept namespace would be lesser for good. */
 static int write_maps(int pid, int map_root, int *whole, struct netless_report *report)
 {
     unsigned int uid = geteuid(), gid = getegid();
 
-    *whole = (!map_root || uid == 0) &&
-             netless_has_capability(1 << CAP_SETUID) && netless_has_capability(1 << CAP_SETGID) &&
-             write_whole(pid, "/proc/self/uid_map", "uid_map") == 0;
+    int may = (!map_root || uid == 0) &&
+              netless_has_capability(1 << CAP_SETUID) && netless_has_capability(1 << CAP_SETGID);
+    *whole = may && write_whole(pid, "/proc/self/uid_map", "uid_map") == 0;
     if (*whole && write_whole(pid, "/proc/self/gid_map", "gid_map") == 0)
         return 0;
+    if (may && errno != EPERM)
+        return netless_fail(report, *whole ? NETLESS_STEP_GID_MAP : NETLESS_STEP_UID_MAP);
     if (!*whole)
         NETLESS_TRY(report, NETLESS_STEP_UID_MAP, write_one(pid, "uid_map", map_root ? 0 : uid, uid));
     *whole = 0;

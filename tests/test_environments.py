@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 import netless
-from netless import _diagnosis
-from support import need
+from netless import _diagnosis, _native
+from support import MUST_ISOLATE, need
 
 pytestmark = pytest.mark.isolated
 
@@ -35,10 +35,13 @@ DOCKER_CAPABILITIES = (
     "cap_chown,cap_dac_override,cap_fowner,cap_fsetid,cap_kill,cap_setgid,cap_setuid,cap_setpcap,"
     "cap_net_bind_service,cap_net_raw,cap_sys_chroot,cap_mknod,cap_audit_write,cap_setfcap"
 )
-EVERYTHING = {
+# A namespace for each child gives all of these; a shared one needs Landlock for the last.
+ALONE = {
     *("ip", "inherited-sockets", "vm-sockets", "unix-abstract", "key-upcalls", "tty-injection"),
     *("no-way-back", "siblings"),
 }
+EVERYTHING = ALONE if _native.landlock_abi() >= 6 else ALONE - {"siblings"}
+HAS_FILTER_MECHANISM = _native.landlock_abi() >= 4
 NEEDS_FILTER = {"vm-sockets", "key-upcalls", "tty-injection"}
 
 
@@ -47,6 +50,7 @@ def observe(prefix: tuple[str, ...], isolation: dict | None = None, *, script: s
 
     ``prefix`` executes a command; ``script`` is shell that runs before it, within.
     """
+    need_prefix(prefix)
     options = isolation or {}
     answers = []
     for spawn_first in (False, True):
@@ -61,6 +65,17 @@ def observe(prefix: tuple[str, ...], isolation: dict | None = None, *, script: s
         answers.append(agreed(json.loads(done.stdout)))
     assert comparable(answers[0]) == comparable(answers[1])
     return answers[0]
+
+
+def need_prefix(prefix: tuple[str, ...]) -> None:
+    """Its programs are there; and where it wants to be root inside, that is allowed here."""
+    for program in {"unshare", "setpriv", "env"} & set(prefix):
+        need(program)
+    if prefix[: len(ROOT_INSIDE)] == ROOT_INSIDE:
+        done = subprocess.run([*ROOT_INSIDE, "true"], capture_output=True, text=True)
+        if done.returncode and not MUST_ISOLATE:
+            pytest.skip(done.stderr)
+        assert done.returncode == 0, done.stderr
 
 
 def comparable(answer: dict) -> dict:
@@ -91,6 +106,15 @@ def expect_error(found: dict, cause: str, step: str | None, name: str | None, *w
         assert word in found["text"]
     assert found["meaning"]
     assert found["hint"]
+
+
+def expect_filter(found: dict, cause: str, step: str, name: str) -> None:
+    """The filter mechanism where Landlock makes it sound, else the refusal that led to it."""
+    if HAS_FILTER_MECHANISM:
+        assert found["mechanism"] == "filter", found
+        assert {"ip", "no-way-back", "vm-sockets"} <= found["guarantees"]
+    else:
+        expect_error(found, cause, step, name)
 
 
 @pytest.fixture(scope="module")
@@ -125,8 +149,7 @@ def test_docker_with_the_filter_as_fallback(deny) -> None:
     if IS_ROOT:  # with all of root's powers no filter is sound
         expect_error(found, "blocked-by-seccomp", "unshare", "EPERM")
     else:
-        assert found["mechanism"] == "filter"
-        assert {"ip", "no-way-back", "unix-abstract", "vm-sockets"} <= found["guarantees"]
+        expect_filter(found, "blocked-by-seccomp", "unshare", "EPERM")
 
 
 @pytest.mark.parametrize("fallback", [None, "filter"])
@@ -138,7 +161,7 @@ def test_docker_as_its_root(fallback: str | None, deny) -> None:
     if fallback is None:
         expect_error(found, "blocked-by-seccomp", "unshare", "EPERM")
     else:
-        assert found["mechanism"] == "filter"
+        expect_filter(found, "blocked-by-seccomp", "unshare", "EPERM")
 
 
 def plus(capabilities: str) -> str:
@@ -150,7 +173,7 @@ def plus(capabilities: str) -> str:
 def test_podman_gets_a_namespace_for_each_child(isolation: dict, inside: tuple, deny) -> None:
     found = observe((*inside, *deny("setns=EPERM", "clone3=ENOSYS")), isolation)
     assert found["mechanism"] == "namespace"
-    assert found["guarantees"] == EVERYTHING
+    assert found["guarantees"] == ALONE
 
 
 def test_security_module_that_says_eacces(deny) -> None:
@@ -186,6 +209,8 @@ def test_filter_without_seccomp(deny) -> None:
     found = observe(deny(*NO_SECCOMP), {"mechanism": "filter"})
     if IS_ROOT:
         expect_error(found, "privileged-caller", None, None)
+    elif not HAS_FILTER_MECHANISM:
+        expect_error(found, "landlock-missing", None, None)
     else:
         expect_error(found, "seccomp-missing", "seccomp", "EPERM")
 
@@ -193,13 +218,13 @@ def test_filter_without_seccomp(deny) -> None:
 # ---- limits ----
 
 
-@pytest.mark.parametrize(
-    ("limit", "cause"),
-    [
-        ("max_user_namespaces", "user-namespaces-disabled"),
-        ("max_net_namespaces", "network-namespace-limit"),
-    ],
-)
+LIMITS = [
+    ("max_user_namespaces", "user-namespaces-disabled"),
+    ("max_net_namespaces", "network-namespace-limit"),
+]
+
+
+@pytest.mark.parametrize(("limit", "cause"), LIMITS)
 @pytest.mark.parametrize("most", [0, 1])
 def test_limit_of_zero_and_used_up(limit: str, cause: str, most: int, tmp_path: Path) -> None:
     """A limit of one is used up by a namespace that lives as long as the command."""
@@ -213,6 +238,17 @@ def test_limit_of_zero_and_used_up(limit: str, cause: str, most: int, tmp_path: 
             until [ -s made ]; do sleep 0.01; done"""
     found = observe((*ROOT_INSIDE, "--"), script=script)
     expect_error(found, cause, "unshare", "ENOSPC", limit, "not the disk")
+
+
+@pytest.mark.parametrize(("limit", "cause"), LIMITS)
+def test_limit_of_zero_with_the_filter_as_fallback(limit: str, cause: str) -> None:
+    """For a caller that no longer has the powers of root."""
+    inner = (
+        f'echo 0 > /proc/sys/user/{limit}; exec setpriv --bounding-set=-all --inh-caps=-all "$@"'
+    )
+    prefix = (*ROOT_INSIDE, "--", "sh", "-ec", inner, "sh")
+    expect_filter(observe(prefix, {"fallback": "filter"}), cause, "unshare", "ENOSPC")
+    expect_error(observe(prefix), cause, "unshare", "ENOSPC", limit)
 
 
 def test_nesting_to_the_limit() -> None:
@@ -296,6 +332,18 @@ def test_root_without_setfcap() -> None:
     expect_error(found, "missing-capability", "uid-map", "EPERM", "CAP_SETFCAP")
 
 
+@pytest.mark.parametrize("kept", ["setfcap", "setfcap,setuid,setgid", "setfcap,setuid"])
+def test_root_with_few_capabilities(kept: str) -> None:
+    """As a service with a CapabilityBoundingSet= of its own."""
+    inside = () if IS_ROOT else ROOT_INSIDE
+    found = observe((*inside, "setpriv", f"--bounding-set=-all,{plus(kept)}", "--inh-caps=-all"))
+    assert found["guarantees"] == EVERYTHING
+
+
+def test_caller_with_no_new_privs() -> None:
+    assert observe(("setpriv", "--no-new-privs"))["guarantees"] == EVERYTHING
+
+
 def test_caller_without_a_mapping() -> None:
     found = observe(("unshare", "--user", "--"))
     expect_error(found, "unmapped-caller", "unshare", "EPERM")
@@ -313,7 +361,7 @@ def test_powerless_namespace(isolation: dict, powerless) -> None:
 def test_powerless_namespace_for_each_child(isolation: dict, powerless, deny) -> None:
     found = observe((*deny("setns=EPERM"), *powerless), isolation)
     assert found["mechanism"] == "namespace"
-    assert found["guarantees"] == EVERYTHING
+    assert found["guarantees"] == ALONE
 
 
 def test_powerless_namespace_for_each_child_has_no_loopback(powerless, deny) -> None:
