@@ -260,7 +260,7 @@ def test_hostile_siblings_never_reach_the_parents_memory(layer: str, programs) -
     else:
         with without_layer("LANDLOCK"):
             attempts, _, early, canary = attack(programs, spawn, spawn_attacker, 5000)
-    assert attempts > 1000
+    assert attempts > 0
     assert early == 0
     assert canary == b"safe\0"
 

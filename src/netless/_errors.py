@@ -78,6 +78,16 @@ def _rebuild(
     return kind(cause, hint, step=step, errno=errno, meaning=meaning)
 
 
+KINDS = {
+    "device": "a device",
+    "namespace": "a namespace handle",
+    "pidfd": "a process handle (pidfd)",
+    "proc": "a handle into /proc",
+    "anonymous": "a kernel object that may lead outside (io_uring, bpf, perf, ...)",
+    "unknown": "of an unknown kind",
+}
+
+
 class InheritedSocketError(ValueError):
     """The child would inherit a descriptor that leads out of its isolation.
 
@@ -103,7 +113,7 @@ class InheritedSocketError(ValueError):
 
     def _described(self) -> str:
         if self.family is None:
-            return f"a {self.kind}"
+            return KINDS.get(self.kind, f"a {self.kind}")
         import socket
 
         try:
