@@ -28,15 +28,29 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
+BUILD_TOOLS = ("setuptools", "_distutils_hack", "pkg_resources", "cffi", "pycparser")
+
+
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment that sees this one's setuptools and cffi."""
+    """A virtual environment with this one's setuptools and cffi, and nothing else of it."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=True, symlinks=True)
     site = next(folder.glob("lib/python*/site-packages"))
-    here = [path for path in sys.path if path.endswith("site-packages")]
-    (site / "outer.pth").write_text(f"import sys; sys.path[:0] = {here!r}\n")
+    for outer in (Path(path) for path in sys.path if path.endswith("site-packages")):
+        for name in BUILD_TOOLS:
+            for found in (*outer.glob(name), *outer.glob(f"{name}-*.dist-info")):
+                replace(site / found.name, found)
+        for found in outer.glob("_cffi_backend*"):
+            replace(site / found.name, found)
     return folder
+
+
+def replace(target: Path, source: Path) -> None:
+    if target.is_dir():
+        shutil.rmtree(target)
+    if not target.exists():
+        target.symlink_to(source)
 
 
 def install(environment: Path, source: Path, **variables: str) -> subprocess.CompletedProcess:
