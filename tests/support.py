@@ -23,7 +23,7 @@ PATIENCE = 60  # seconds after which a command counts as hanging
 
 def need(program: str) -> str:
     """The program's path; a missing one is a failure in CI and a skip elsewhere."""
-    path = shutil.which(program)
+    path = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
     if path is None:
         if MUST_ISOLATE:
             pytest.fail(f"{program} is not installed")

@@ -189,7 +189,9 @@ def complaint(
     if is_out(result, by_filter=by_filter) or is_out(again, by_filter=by_filter):
         return "ran in the parent's network"
     killed = "signal=KILL" in rule and result["status"] == -9
-    if (result["namespace"] is None) == (result["kind"] is None) and not killed:
+    # A parent that cannot receive the report kills the isolated child, which may be faster.
+    deaf = call == "recvfrom" and result["step"] == "channel"
+    if (result["namespace"] is None) == (result["kind"] is None) and not killed and not deaf:
         return "ran and raised" if result["kind"] else "neither ran nor raised"
     if result["kind"] and not result["typed"]:
         return "raised something that is no error of a launch"
@@ -227,7 +229,7 @@ def test_no_fault_lets_a_child_out(scenario: str, workers, folder: Path, capsys)
         assert complaint("", baseline, promised, by_filter=by_filter) is None, baseline
         assert baseline["kind"] is None, baseline
         calls, childs = calls_of_launch(log)
-        assert {"ioctl", "execve", "seccomp"} <= set(calls), calls
+        assert {"execve", "seccomp"} <= set(calls), calls
         assert {"clone", "clone3"} & set(calls), calls
         for always_failing in always:
             del calls[always_failing.partition(":")[0]]

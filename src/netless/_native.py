@@ -382,8 +382,6 @@ class Request:
         env: Sequence[bytes] | None,
         cwd: bytes | None,
         pass_fds: Iterable[int],
-        close_fds: bool,
-        restore_signals: bool,
     ) -> None:
         c = self.c = ffi.new("struct netless_request *")
         from_buffer = ffi.from_buffer
@@ -400,20 +398,22 @@ class Request:
             directory = from_buffer("char[]", strings([cwd]))
             self._kept.append(directory)
             c.cwd = directory
-        descriptors = sorted(set(map(int, pass_fds)))
-        if descriptors:
+        if pass_fds:
+            descriptors = sorted(set(map(int, pass_fds)))
             if descriptors[0] < 0 or descriptors[-1] > 0x7FFFFFFF:
                 raise ValueError("bad value(s) in fds_to_keep")
             keep = ffi.new("int[]", descriptors)
             self._kept.append(keep)
             c.keep, c.keep_count = keep, len(descriptors)
-        c.close_fds = close_fds
-        c.restore_signals = restore_signals
-        c.process_group = c.umask = -1
-        c.stdio = c.parent_ends = (-1, -1, -1)
 
-    def set_groups(self, groups: Sequence[int]) -> None:
-        """The supplementary groups of the child."""
+    def set_ids(self, uid: int | None, gid: int | None, groups: Sequence[int] | None) -> None:
+        """The user, group and supplementary groups of the child; None leaves them alone."""
+        if uid is not None:
+            self.c.uid, self.c.has_uid = uid, 1
+        if gid is not None:
+            self.c.gid, self.c.has_gid = gid, 1
+        if groups is None:
+            return
         try:
             numbers = ffi.new("unsigned int[]", list(groups))
         except OverflowError:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from ._signature import Command, Path
 
 
+NO_PIPES = (-1, -1, -1, -1, -1, -1)
+
+
 def uses_wrapper(isolation: Isolation) -> bool:
     """Is the external wrapper what this isolation comes down to here?"""
     return isolation.mechanism == "wrapper" or not _native.is_available()
@@ -93,49 +96,26 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]  # __init__.pyi has the
         paths = candidates(program, env)
         pipes = (p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
         if uses_wrapper(self.isolation):
-            if not (uid is None and gid is None and gids is None):
-                raise ValueError("user, group and extra_groups need netless's native extension")
-            from . import _wrapper
-
-            start = _wrapper.Start(
-                argv=argv,
-                executable=executable,
-                preexec_fn=preexec_fn,
-                close_fds=close_fds,
-                pass_fds=tuple(pass_fds),
-                cwd=cwd,
-                env=env,
-                pipes=pipes,
-                restore_signals=restore_signals,
-                rest=(gid, gids, uid, umask, start_new_session, process_group),
+            ids = (gid, gids, uid, umask, start_new_session, process_group)
+            self._execute_wrapped(
+                *(argv, executable, paths, preexec_fn, close_fds, pass_fds, cwd, env),
+                *(pipes, restore_signals, ids),
             )
-            execute = super()._execute_child  # type: ignore[misc]
-            found = _wrapper.start(self.isolation, start, paths, execute, self.wait)
-            self.mechanism = found.mechanism
             return
         sys.audit("subprocess.Popen", program, argv, cwd, env)
         request = _native.Request(
-            args=[os.fsencode(argument) for argument in argv],
+            args=list(map(os.fsencode, argv)),
             candidates=paths,
             env=None if env is None else _environment(env),
             cwd=None if cwd is None else os.fsencode(cwd),
             pass_fds=pass_fds,
-            close_fds=bool(close_fds),
-            restore_signals=bool(restore_signals),
         )
         c = request.c
         c.stdio = (p2cread, c2pwrite, errwrite)
         c.parent_ends = (p2cwrite, c2pread, errread)
-        c.new_session = bool(start_new_session)
-        c.process_group = process_group
-        c.umask = umask
-        if gids is not None:
-            request.set_groups(gids)
-        if gid is not None:
-            c.gid, c.has_gid = gid, 1
-        if uid is not None:
-            c.uid, c.has_uid = uid, 1
-
+        c.close_fds, c.restore_signals = bool(close_fds), bool(restore_signals)
+        c.new_session, c.process_group, c.umask = bool(start_new_session), process_group, umask
+        request.set_ids(uid, gid, gids)
         if preexec_fn is None:
             pid, plan = _native.start(self.isolation, request)
         else:
@@ -145,7 +125,44 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]  # __init__.pyi has the
         self.pid = pid
         self.mechanism = plan.mechanism
         self._child_created = True
-        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+        if pipes == NO_PIPES:
+            self._closed_child_pipe_fds = True
+        else:
+            self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+    def _execute_wrapped(
+        self,
+        argv: Sequence[Path],
+        executable: Path | None,
+        paths: Sequence[bytes],
+        preexec_fn: Callable[[], object] | None,
+        close_fds: bool,
+        pass_fds: Sequence[int],
+        cwd: Path | None,
+        env: Mapping[Any, Any] | None,
+        pipes: tuple[int, int, int, int, int, int],
+        restore_signals: bool,
+        ids: tuple[Any, ...],
+    ) -> None:
+        if ids[:3] != (None, None, None):
+            raise ValueError("user, group and extra_groups need netless's native extension")
+        from . import _wrapper
+
+        start = _wrapper.Start(
+            argv=argv,
+            executable=executable,
+            preexec_fn=preexec_fn,
+            close_fds=close_fds,
+            pass_fds=tuple(pass_fds),
+            cwd=cwd,
+            env=env,
+            pipes=pipes,
+            restore_signals=restore_signals,
+            rest=ids,
+        )
+        execute = super()._execute_child  # type: ignore[misc]
+        found = _wrapper.start(self.isolation, start, paths, execute, self.wait)
+        self.mechanism = found.mechanism
 
 
 def _argument_list(args: Command, shell: bool, executable: Path | None) -> list[Path]:

@@ -125,9 +125,10 @@ def run(isolation: Isolation, command: Sequence[str]) -> int:
         env=None,
         cwd=None,
         pass_fds=(),
-        close_fds=False,
-        restore_signals=True,
     )
+    request.c.restore_signals = True
+    request.c.stdio = request.c.parent_ends = (-1, -1, -1)
+    request.c.process_group = request.c.umask = -1
     report = _native.execute(isolation, request)
     if not _native.is_ordinary(report):
         _native.raise_isolation_failure(report)
