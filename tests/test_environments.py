@@ -300,7 +300,7 @@ CHROOT = """#!/bin/sh -e
         fi
     done
     $1; shift; cd "$PWD"
-    exec chroot jail "$@"
+    exec /usr/sbin/chroot jail "$@"
 """
 
 
