@@ -54,6 +54,12 @@ ISOLATION_STEPS = [
     ("landlock", "landlock_create_ruleset:error=EPERM", "EPERM", {}),
     ("landlock", "landlock_restrict_self:error=EPERM", "EPERM", {}),
     ("seccomp", "seccomp:error=EPERM", "EPERM", {}),
+    (
+        "seccomp",
+        "seccomp:error=EPERM",
+        "EPERM",
+        {"warm": False, "isolation": {"unix_sockets": False}},
+    ),
     ("bounding-set" if IS_ROOT else "no-new-privs", "prctl:error=EPERM:when=1", "EPERM", {}),
     ("bounding-set", "prctl:error=EPERM:when=4", "EPERM", {}),
 ]

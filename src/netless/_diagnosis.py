@@ -254,8 +254,9 @@ ROOT = Finding(
 )
 NO_SECCOMP = Finding(
     "seccomp-missing",
-    "without a namespace, only seccomp keeps a child from the network",
-    "use a kernel with CONFIG_SECCOMP_FILTER, or allow user namespaces",
+    "only a seccomp filter can give what was asked for",
+    "use a kernel with CONFIG_SECCOMP_FILTER on a machine that netless has a filter for, or ask "
+    "for less: the namespace mechanism with unix_sockets=True",
 )
 ALREADY_SANDBOXED = Finding(
     "already-sandboxed",

@@ -247,6 +247,11 @@ def _draft(isolation: Isolation, sealed: Any, way: int) -> Any:
     plan.sealed = sealed[0]
     lib.netless_plan_seal(plan)
     plan.optional = plan.layers
+    if not isolation.unix_sockets:  # asked for by name, so never left out
+        asked = lib.NETLESS_LAYER_LANDLOCK if plan.landlock_fs else lib.NETLESS_LAYER_SECCOMP
+        if not plan.layers & asked:
+            raise _diagnosis.unavailable(_diagnosis.NO_SECCOMP)
+        plan.optional &= ~asked
     return plan
 
 
