@@ -229,7 +229,7 @@ LIMITS = [
 def test_limit_of_zero_and_used_up(limit: str, cause: str, most: int, tmp_path: Path) -> None:
     """A limit of one is used up by a namespace that lives as long as the command."""
     need("setpriv")
-    script = f"cd {tmp_path}; echo {most} > /proc/sys/user/{limit}"
+    script = f"cd {tmp_path}; rm -f made; echo {most} > /proc/sys/user/{limit}"
     if most:
         kind = "--user --net" if "net" in limit else "--user"
         # Dies with this shell, which becomes the command.
