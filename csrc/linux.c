@@ -9,7 +9,7 @@
 #define _GNU_SOURCE
 #include "spawn.h"
 
-#include "clone3.h"
+#include "machine.h"
 
 #include <errno.h>
 #include <linux/capability.h>

@@ -9,8 +9,9 @@
 #define _GNU_SOURCE
 #include "spawn.h"
 
+#include "machine.h"
+
 #include <errno.h>
-#include <linux/audit.h>
 #include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -29,12 +30,6 @@
 #endif
 #ifndef SECCOMP_FILTER_FLAG_SPEC_ALLOW
 #define SECCOMP_FILTER_FLAG_SPEC_ALLOW 4
-#endif
-#ifndef AUDIT_ARCH_LOONGARCH64
-#define AUDIT_ARCH_LOONGARCH64 0xc0000102
-#endif
-#ifndef AUDIT_ARCH_RISCV64
-#define AUDIT_ARCH_RISCV64 0xc00000f3
 #endif
 #define LANDLOCK_VERSION_FLAG 1
 #ifndef SYS_landlock_add_rule
@@ -298,25 +293,7 @@ void netless_filter_build(uint32_t architecture, int rules, struct netless_filte
 
 uint32_t netless_native_architecture(void)
 {
-#if defined(__x86_64__) && !defined(__ILP32__)
-    return AUDIT_ARCH_X86_64;
-#elif defined(__i386__)
-    return AUDIT_ARCH_I386;
-#elif defined(__aarch64__)
-    return AUDIT_ARCH_AARCH64;
-#elif defined(__arm__)
-    return AUDIT_ARCH_ARM;
-#elif defined(__riscv) && __riscv_xlen == 64
-    return AUDIT_ARCH_RISCV64;
-#elif defined(__loongarch64)
-    return AUDIT_ARCH_LOONGARCH64;
-#elif defined(__powerpc64__) && defined(__LITTLE_ENDIAN__)
-    return AUDIT_ARCH_PPC64LE;
-#elif defined(__s390x__)
-    return AUDIT_ARCH_S390X;
-#else
-    return 0;                   /* no filter: one guarantee less, and probe() says so */
-#endif
+    return NETLESS_ARCHITECTURE;
 }
 
 /* ---- what the kernel offers ---- */

@@ -1,13 +1,44 @@
+/* What differs between machines. */
+#ifndef NETLESS_MACHINE_H
+#define NETLESS_MACHINE_H
+
+#include <errno.h>
+#include <linux/audit.h>
+#include <stdint.h>
+
+#ifndef AUDIT_ARCH_LOONGARCH64
+#define AUDIT_ARCH_LOONGARCH64 0xc0000102
+#endif
+#ifndef AUDIT_ARCH_RISCV64
+#define AUDIT_ARCH_RISCV64 0xc00000f3
+#endif
+
+/* 0: netless has no filter for it; one guarantee less, and probe() says so. */
+#if defined(__x86_64__) && !defined(__ILP32__)
+#define NETLESS_ARCHITECTURE AUDIT_ARCH_X86_64
+#elif defined(__i386__)
+#define NETLESS_ARCHITECTURE AUDIT_ARCH_I386
+#elif defined(__aarch64__)
+#define NETLESS_ARCHITECTURE AUDIT_ARCH_AARCH64
+#elif defined(__arm__)
+#define NETLESS_ARCHITECTURE AUDIT_ARCH_ARM
+#elif defined(__riscv) && __riscv_xlen == 64
+#define NETLESS_ARCHITECTURE AUDIT_ARCH_RISCV64
+#elif defined(__loongarch64)
+#define NETLESS_ARCHITECTURE AUDIT_ARCH_LOONGARCH64
+#elif defined(__powerpc64__) && defined(__LITTLE_ENDIAN__)
+#define NETLESS_ARCHITECTURE AUDIT_ARCH_PPC64LE
+#elif defined(__s390x__)
+#define NETLESS_ARCHITECTURE AUDIT_ARCH_S390X
+#else
+#define NETLESS_ARCHITECTURE 0
+#endif
+
 /*
  * clone3 with a stack of its own for the child: it comes back from the system
  * call there, so no C function can wrap it and glibc does not.  x86_64 and
  * aarch64 have it here; elsewhere it is ENOSYS, and clone does the work.
  */
-#ifndef NETLESS_CLONE3_H
-#define NETLESS_CLONE3_H
-
-#include <errno.h>
-#include <stdint.h>
 
 #define NETLESS_SYS_CLONE3 435                          /* on every architecture */
 #define NETLESS_CLONE_CLEAR_SIGHAND 0x100000000ULL      /* Linux 5.5 */
