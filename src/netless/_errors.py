@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno as errno_module
 import os
-from typing import Any, ClassVar
+
+TYPE_CHECKING = False  # typing costs more to import than the rest of this package
+if TYPE_CHECKING:
+    from typing import Any, ClassVar
 
 
 def errno_name(number: int) -> str:

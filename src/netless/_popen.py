@@ -8,12 +8,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from subprocess import PIPE, STDOUT, CalledProcessError, CompletedProcess, TimeoutExpired
-from typing import TYPE_CHECKING, Any, NoReturn
 
-from . import _diagnosis, _native
+from . import _native
 from ._isolation import DEFAULT, Isolation
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
     from ._signature import Command, Path
 
 
@@ -60,6 +62,8 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]  # __init__.pyi has the
         if not isinstance(isolation, Isolation):
             raise TypeError(f"isolation must be a netless.Isolation, not {isolation!r}")
         if os.name != "posix" or sys.platform not in ("linux", "darwin"):
+            from . import _diagnosis
+
             raise _diagnosis.unsupported_platform()
         self.isolation = isolation
         super().__init__(*args, **kwargs)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from . import _native
 from ._errors import NetworkIsolationUnavailable
 from ._isolation import DEFAULT, Isolation
 from ._popen import uses_wrapper
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from . import _wrapper
 
