@@ -209,6 +209,7 @@ def test_root_child_cannot_nsenter() -> None:
 
 
 @needs_user
+@pytest.mark.native
 def test_other_users_get_permission_errors_for_foreign_ids() -> None:
     for options in ({"user": 0}, {"group": 0}, {"extra_groups": [0]}):
         with pytest.raises(PermissionError):
