@@ -11,7 +11,6 @@ import errno
 import os
 import sys
 from collections.abc import Callable
-from typing import NamedTuple
 
 from ._errors import NetworkIsolationUnavailable
 
@@ -32,12 +31,15 @@ LAYER_ERRORS = (
 PROC_STEPS = ("proc", "open-namespace", "verify-net", *MAPPING)
 
 
-class Finding(NamedTuple):
+class Finding:
     """Cause, what the errno means here, and the narrowest remedy."""
 
-    cause: str
-    meaning: str
-    hint: str
+    __slots__ = ("cause", "hint", "meaning")
+
+    def __init__(self, cause: str, meaning: str, hint: str) -> None:
+        self.cause = cause
+        self.meaning = meaning
+        self.hint = hint
 
 
 def read(path: str) -> str | None:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from . import _diagnosis
 from ._errors import InheritedSocketError, NetworkIsolationUnavailable
 from ._isolation import Isolation
 from ._profile import profile
@@ -82,13 +83,6 @@ class Plan:
     sealed: Any
 
 
-def _unavailable(finding: str) -> NetworkIsolationUnavailable:
-    """The error for one of the findings of the diagnosis, which is imported on need."""
-    from . import _diagnosis
-
-    return _diagnosis.unavailable(getattr(_diagnosis, finding))
-
-
 class _Plans:
     """The sealed namespaces of this process and the plans that were made with them."""
 
@@ -130,7 +124,7 @@ class _Plans:
         if isolation.mechanism == "filter":
             return _settle_filter(isolation)
         if isolation.mechanism not in ("auto", "namespace"):
-            raise _unavailable("NOT_HERE")
+            raise _diagnosis.unavailable(_diagnosis.NOT_HERE)
         try:
             return self._settle_namespace(isolation)
         except NetworkIsolationUnavailable as refusal:
@@ -210,14 +204,14 @@ def _settle_with(isolation: Isolation, sealed: Any) -> Plan:
 def _settle_filter(isolation: Isolation) -> Plan:
     """No namespace: seccomp and Landlock only, and only where that is sound."""
     if lib.netless_has_root_powers():
-        raise _unavailable("ROOT")
+        raise _diagnosis.unavailable(_diagnosis.ROOT)
     caller = ffi.new("struct netless_namespace *")
     caller.euid, caller.egid = os.geteuid(), os.getegid()
     plan = _draft(isolation, caller, lib.NETLESS_WAY_FILTER)
     if not plan.layers & lib.NETLESS_LAYER_LANDLOCK:
-        raise _unavailable("NO_LANDLOCK")
+        raise _diagnosis.unavailable(_diagnosis.NO_LANDLOCK)
     if not plan.layers & lib.NETLESS_LAYER_SECCOMP:
-        raise _unavailable("NO_SECCOMP")
+        raise _diagnosis.unavailable(_diagnosis.NO_SECCOMP)
     plan.optional = 0
     report = _probe(plan)
     if report.step != lib.NETLESS_STEP_NONE:
@@ -228,7 +222,7 @@ def _settle_filter(isolation: Isolation) -> Plan:
 def _settle_seatbelt(isolation: Isolation) -> Plan:
     """macOS: one profile for every child, nothing that has to be kept but its text."""
     if isolation.mechanism not in ("auto", "seatbelt"):
-        raise _unavailable("NOT_HERE")
+        raise _diagnosis.unavailable(_diagnosis.NOT_HERE)
     text = ffi.new("char[]", profile(isolation).encode())
     plan = ffi.new("struct netless_plan *")
     plan.inherit_sockets = isolation.inherit_sockets
@@ -259,7 +253,7 @@ def _draft(isolation: Isolation, sealed: Any, way: int) -> Any:
     if not isolation.unix_sockets:  # asked for by name, so never left out
         asked = lib.NETLESS_LAYER_LANDLOCK if plan.landlock_fs else lib.NETLESS_LAYER_SECCOMP
         if not plan.layers & asked:
-            raise _unavailable("NO_SECCOMP")
+            raise _diagnosis.unavailable(_diagnosis.NO_SECCOMP)
         plan.optional &= ~asked
     return plan
 
@@ -358,8 +352,6 @@ def raise_isolation_failure(report: Any) -> NoReturn:
     if report.step == lib.NETLESS_STEP_MEMORY:
         raise MemoryError
     detail = ffi.string(report.detail).decode(errors="replace")
-    from . import _diagnosis
-
     raise _diagnosis.explain(step_name(report), report.error, lib.netless_try_unshare, detail)
 
 

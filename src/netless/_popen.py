@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from subprocess import PIPE, STDOUT, CalledProcessError, CompletedProcess, TimeoutExpired
 
-from . import _native
+from . import _diagnosis, _native
 from ._isolation import DEFAULT, Isolation
 
 TYPE_CHECKING = False
@@ -62,8 +62,6 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]  # __init__.pyi has the
         if not isinstance(isolation, Isolation):
             raise TypeError(f"isolation must be a netless.Isolation, not {isolation!r}")
         if os.name != "posix" or sys.platform not in ("linux", "darwin"):
-            from . import _diagnosis
-
             raise _diagnosis.unsupported_platform()
         self.isolation = isolation
         super().__init__(*args, **kwargs)
