@@ -7,6 +7,7 @@ import dataclasses
 import os
 import shutil
 import socket
+import subprocess
 import threading
 from pathlib import Path
 
@@ -93,6 +94,20 @@ class Listener:
         for thread in self.threads:
             thread.join(10)
         self.udp.close()
+
+
+@contextlib.contextmanager
+def victim(module):
+    """A child that has started for good, so that its memory no longer changes: ``cat``."""
+    pipe = subprocess.PIPE
+    with module.Popen(["cat"], stdin=pipe, stdout=pipe) as process:
+        process.stdin.write(b"x\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"x\n"
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ import pytest
 
 import netless
 from netless import PIPE, Isolation
-from support import PATIENCE, WITHOUT_EXTENSION
+from support import PATIENCE, WITHOUT_EXTENSION, victim
 
 pytestmark = pytest.mark.isolated
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="what only a root caller may do")
@@ -187,25 +187,19 @@ def test_root_reads_and_gives_away_other_users_files(tmp_path: Path) -> None:
 def test_root_child_finds_no_way_back(way: str, programs) -> None:
     """The control is root's child in a network namespace without a user namespace."""
     reach = programs("reach.c", "-static")
-    with subprocess.Popen(["sleep", "60"]) as target:
-        try:
-            command = [reach, way, str(target.pid)]
-            control = subprocess.run(["unshare", "--net", *command], stderr=PIPE)
-            assert control.returncode == 0, control.stderr
-            assert netless.run(command, stderr=PIPE).returncode == 1
-        finally:
-            target.kill()
+    with victim(subprocess) as target:
+        command = [reach, way, str(target.pid)]
+        control = subprocess.run(["unshare", "--net", *command], stderr=PIPE)
+        assert control.returncode == 0, control.stderr
+        assert netless.run(command, stderr=PIPE).returncode == 1
 
 
 @needs_root
 def test_root_child_cannot_nsenter() -> None:
-    with subprocess.Popen(["sleep", "60"]) as target:
-        try:
-            command = ["nsenter", f"--net=/proc/{target.pid}/ns/net", "true"]
-            assert subprocess.call(["unshare", "--net", *command]) == 0
-            assert netless.run(command, stderr=PIPE).returncode != 0
-        finally:
-            target.kill()
+    with victim(subprocess) as target:
+        command = ["nsenter", f"--net=/proc/{target.pid}/ns/net", "true"]
+        assert subprocess.call(["unshare", "--net", *command]) == 0
+        assert netless.run(command, stderr=PIPE).returncode != 0
 
 
 @needs_user

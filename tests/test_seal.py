@@ -19,7 +19,7 @@ import pytest
 
 import netless
 from netless import PIPE, Isolation
-from support import PATIENCE, need, without_layer
+from support import PATIENCE, need, victim, without_layer
 
 pytestmark = pytest.mark.isolated
 IS_ROOT = os.geteuid() == 0
@@ -183,16 +183,13 @@ def test_no_abstract_socket_outside_is_reached(isolation: Isolation, holes: str)
 def test_siblings_do_not_reach_each_others_memory(way: str, programs) -> None:
     reach = programs("reach.c", "-static")
     for protected in (False, True):
-        with netless.Popen(["sleep", "60"]) as victim:
-            try:
-                command = [reach, way, str(victim.pid)]
-                if protected:
-                    assert not is_open_isolated(command, Isolation())
-                else:
-                    with without_layer("LANDLOCK"):
-                        assert is_open_isolated(command, Isolation())
-            finally:
-                victim.kill()
+        with victim(netless) as target:
+            command = [reach, way, str(target.pid)]
+            if protected:
+                assert not is_open_isolated(command, Isolation())
+            else:
+                with without_layer("LANDLOCK"):
+                    assert is_open_isolated(command, Isolation())
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS, ids=label)
@@ -200,14 +197,11 @@ def test_siblings_do_not_reach_each_others_memory(way: str, programs) -> None:
 def test_processes_outside_are_out_of_reach(way: str, isolation: Isolation, programs) -> None:
     """The control is a process with the same ids and powers that is not isolated."""
     reach = programs("reach.c", "-static")
-    with subprocess.Popen(["sleep", "60"]) as victim:
-        try:
-            command = [reach, way, str(victim.pid)]
-            if IS_ROOT or "setns" not in way:
-                assert is_open(command)
-            assert not is_open_isolated(command, isolation)
-        finally:
-            victim.kill()
+    with victim(subprocess) as target:
+        command = [reach, way, str(target.pid)]
+        if IS_ROOT or "setns" not in way:
+            assert is_open(command)
+        assert not is_open_isolated(command, isolation)
 
 
 def test_namespace_handles_lead_nowhere() -> None:
