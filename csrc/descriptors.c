@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <linux/stat.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
@@ -201,7 +200,7 @@ int netless_each_descriptor(struct netless_launch *launch,
 
 /* ---- closing ---- */
 
-static int close_ranges(const struct netless_launch *launch)
+int netless_close_ranges(const struct netless_launch *launch)
 {
     unsigned int first = 3;
 
@@ -213,20 +212,4 @@ static int close_ranges(const struct netless_launch *launch)
             first = kept + 1;
     }
     return (int)syscall(SYS_close_range, first, ~0U, 0);
-}
-
-/* close_range; where it is missing or refused, what /proc lists; where there is
-   no /proc, every number that can be open. */
-int netless_close_descriptors(struct netless_launch *launch)
-{
-    struct rlimit limit;
-
-    if (close_ranges(launch) == 0 ||
-        netless_each_descriptor(launch, netless_close_unless_kept) == 0)
-        return 0;
-    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-        return -1;
-    for (int fd = 3; (rlim_t)fd < limit.rlim_max && fd < 1 << 20; fd++)
-        netless_close_unless_kept(launch, fd);
-    return 0;
 }

@@ -15,7 +15,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -350,15 +349,10 @@ int netless_each_descriptor(struct netless_launch *launch,
     return result < 0 || error != 0 ? -1 : result;
 }
 
-int netless_close_descriptors(struct netless_launch *launch)
+/* There is no such system call here. */
+int netless_close_ranges(const struct netless_launch *launch)
 {
-    struct rlimit limit;
-
-    if (netless_each_descriptor(launch, netless_close_unless_kept) == 0)
-        return 0;
-    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-        return -1;
-    for (int fd = 3; (rlim_t)fd < limit.rlim_max && fd < 1 << 20; fd++)
-        netless_close_unless_kept(launch, fd);
-    return 0;
+    (void)launch;
+    errno = ENOSYS;
+    return -1;
 }

@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -177,10 +178,25 @@ static int is_kept(const struct netless_launch *launch, int fd)
     return 0;
 }
 
-int netless_close_unless_kept(struct netless_launch *launch, int fd)
+static int close_unless_kept(struct netless_launch *launch, int fd)
 {
     if (!is_kept(launch, fd))
         close(fd);
+    return 0;
+}
+
+/* By ranges; else what the system lists; else every number that can be open. */
+static int close_descriptors(struct netless_launch *launch)
+{
+    struct rlimit limit;
+
+    if (netless_close_ranges(launch) == 0 ||
+        netless_each_descriptor(launch, close_unless_kept) == 0)
+        return 0;
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return -1;
+    for (int fd = 3; (rlim_t)fd < limit.rlim_max && fd < 1 << 20; fd++)
+        close_unless_kept(launch, fd);
     return 0;
 }
 
@@ -286,7 +302,7 @@ static int execute(struct netless_launch *launch)
     int first = 0;
 
     if (launch->request->close_fds)
-        NETLESS_TRY(report, NETLESS_STEP_CLOSE_FDS, netless_close_descriptors(launch));
+        NETLESS_TRY(report, NETLESS_STEP_CLOSE_FDS, close_descriptors(launch));
     errno = ENOENT;
     for (char **path = launch->candidates; *path != NULL; path++) {
         execve(*path, launch->argv, launch->envp);

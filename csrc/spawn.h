@@ -255,7 +255,6 @@ int netless_fail(struct netless_report *report, enum netless_step step);
 /* spawn.c */
 int netless_number(const char *text);
 int netless_above_stdio(int fd);
-int netless_close_unless_kept(struct netless_launch *launch, int fd);
 void netless_block_signals(sigset_t *before);
 void netless_restore_signals(const sigset_t *before);
 pid_t netless_fork_isolated(void);
@@ -292,7 +291,8 @@ int netless_classify(int fd, int unix_sockets, int *family);
 /* Calls visit for every open descriptor above 2, until one call is not 0. */
 int netless_each_descriptor(struct netless_launch *launch,
                             int (*visit)(struct netless_launch *launch, int fd));
-int netless_close_descriptors(struct netless_launch *launch);
+/* Closes all above 2 but launch->keep, in few system calls; -1 where there is no such way. */
+int netless_close_ranges(const struct netless_launch *launch);
 
 /* Linux only: between linux.c, seal.c and descriptors.c. */
 int netless_has_capability(uint64_t any_of);

@@ -258,12 +258,17 @@ def _draft(isolation: Isolation, sealed: Any, way: int) -> Any:
     return plan
 
 
+def _leave_alone(request: Any) -> None:
+    """No redirection, process group or umask."""
+    request.process_group = request.umask = -1
+    request.stdio = request.parent_ends = (-1, -1, -1)
+
+
 def _probe(plan: Any) -> Any:
     """Run the launch sequence in a child that executes nothing."""
     request = ffi.new("struct netless_request *")
     request.probe = 1
-    request.process_group = request.umask = -1
-    request.stdio = request.parent_ends = (-1, -1, -1)
+    _leave_alone(request)
     request.argv = request.candidates = request.env = ffi.NULL
     lib.netless_spawn(plan, request)
     report = ffi.new("struct netless_report *")
@@ -491,6 +496,8 @@ def _retrying(
 def execute(isolation: Isolation, request: Request) -> Any:
     """Isolate this process and execute; comes back with the report on failure only."""
     plan = plan_for(isolation)
+    _leave_alone(request.c)
+    request.c.restore_signals = True
     _copy_environment(request)
     lib.netless_exec(plan.c, request.c)
     return request.c.report

@@ -126,9 +126,6 @@ def run(isolation: Isolation, command: Sequence[str]) -> int:
         cwd=None,
         pass_fds=(),
     )
-    request.c.restore_signals = True
-    request.c.stdio = request.c.parent_ends = (-1, -1, -1)
-    request.c.process_group = request.c.umask = -1
     report = _native.execute(isolation, request)
     if not _native.is_ordinary(report):
         _native.raise_isolation_failure(report)
