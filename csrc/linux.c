@@ -631,6 +631,8 @@ int netless_isolate(const struct netless_plan *plan, struct netless_report *repo
 
     if (result == 0)
         result = netless_seal(plan, &request.report);
+    if (result == 0 && netless_drop_capabilities() < 0)
+        result = netless_fail(&request.report, NETLESS_STEP_CAPABILITIES);
     *report = request.report;
     return result;
 }

@@ -224,6 +224,12 @@ int netless_isolate(const struct netless_plan *plan, struct netless_report *repo
     return isolate(plan, report);
 }
 
+/* There are none. */
+int netless_drop_capabilities(void)
+{
+    return 0;
+}
+
 static int64_t milliseconds(void)
 {
     struct timespec now;

@@ -2,7 +2,7 @@
  * The seal: what closes the ways out that an empty network namespace leaves
  * open.  A Landlock domain, a seccomp filter, a smaller bounding set.
  *
- * Nothing here shrinks the permitted set before execve: as long as the child
+ * netless_seal does not shrink the permitted set before execve: as long as the child
  * shares the parent's memory, its full set is what keeps other children of the
  * same user namespace from tracing it (ptrace(2), "access mode checking").
  */
@@ -403,7 +403,7 @@ static int install_filter(const struct netless_plan *plan)
     return (int)result;
 }
 
-static int drop_capabilities(const struct netless_plan *plan)
+static int shrink_bounding_set(const struct netless_plan *plan)
 {
     (void)plan;
     for (size_t i = 0; i < sizeof dropped_capabilities / sizeof *dropped_capabilities; i++)
@@ -442,10 +442,29 @@ int netless_seal(const struct netless_plan *plan, struct netless_report *report)
     if (add_layer(plan, report, NETLESS_LAYER_NO_NEW_PRIVS, NETLESS_STEP_NO_NEW_PRIVS,
                   set_no_new_privs) < 0 ||
         add_layer(plan, report, NETLESS_LAYER_BOUNDING_SET, NETLESS_STEP_BOUNDING_SET,
-                  drop_capabilities) < 0 ||
+                  shrink_bounding_set) < 0 ||
         add_layer(plan, report, NETLESS_LAYER_LANDLOCK, NETLESS_STEP_LANDLOCK,
                   install_landlock) < 0)
         return -1;
     /* Last: every system call after it costs a little more. */
     return add_layer(plan, report, NETLESS_LAYER_SECCOMP, NETLESS_STEP_SECCOMP, install_filter);
+}
+
+/* A process that stays what it is gets no smaller set from execve: it is taken here. */
+int netless_drop_capabilities(void)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct data[2];
+    uint64_t kept = geteuid() == 0 ? ~(uint64_t)0 : 0;
+
+    if (syscall(SYS_capget, &header, data) < 0)
+        return -1;
+    for (size_t i = 0; i < sizeof dropped_capabilities / sizeof *dropped_capabilities; i++)
+        kept &= ~((uint64_t)1 << dropped_capabilities[i]);
+    for (int i = 0; i < 2; i++) {
+        data[i].permitted &= (uint32_t)(kept >> 32 * i);
+        data[i].effective &= (uint32_t)(kept >> 32 * i);
+        data[i].inheritable &= (uint32_t)(kept >> 32 * i);
+    }
+    return (int)syscall(SYS_capset, &header, data);
 }

@@ -240,6 +240,37 @@ static int check_descriptors(struct netless_launch *launch)
     return report->step == NETLESS_STEP_NONE ? 0 : -1;
 }
 
+/* The number stays taken, so that nothing else can come to stand under it. */
+static int shut(struct netless_launch *launch, int fd)
+{
+    int family;
+
+    if (netless_classify(fd, launch->plan->unix_sockets, &family) == NETLESS_KIND_FINE)
+        return 0;
+    int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (nothing < 0)
+        return -1;
+    int result = dup2(nothing, fd);
+    close(nothing);
+    return result < 0 ? -1 : fcntl(fd, F_SETFD, FD_CLOEXEC);
+}
+
+/* A child that stays has all that its parent had open, close-on-exec or not.
+   What leads out is shut; 0, 1 and 2 are refused, as they are to a program. */
+static int shut_descriptors(struct netless_launch *launch)
+{
+    struct netless_report *report = &launch->request->report;
+
+    if (launch->plan->inherit_sockets)
+        return 0;
+    if (check_descriptors(launch) < 0)
+        return -1;
+    report->fd = -1;
+    report->kind = NETLESS_KIND_UNKNOWN;
+    NETLESS_TRY(report, NETLESS_STEP_DESCRIPTORS, netless_each_descriptor(launch, shut));
+    return 0;
+}
+
 static int default_signal(int number)
 {
     struct sigaction action;
@@ -293,6 +324,18 @@ static int prepare_child(struct netless_launch *launch)
     if (place_process(request, report) < 0 || netless_take_ids(request, report) < 0)
         return -1;
     return restore_signals(launch, report);
+}
+
+/* In place of prepare_child, for a child that goes on as a copy of its parent. */
+static int settle_child(struct netless_launch *launch)
+{
+    struct netless_report *report = &launch->request->report;
+
+    if (netless_isolate_child(launch) < 0 || shut_descriptors(launch) < 0)
+        return -1;
+    NETLESS_TRY(report, NETLESS_STEP_CAPABILITIES, netless_drop_capabilities());
+    netless_restore_signals(&launch->mask);
+    return 0;
 }
 
 /* Comes back on failure only. The first error that is not "not found" wins. */
@@ -459,8 +502,11 @@ pid_t netless_fork_isolated(void)
     if (pid == 0) {
         close(forking.channel[0]);
         forking.channel[0] = -1;
-        if (prepare_child(&forking) < 0)
+        int stays = forking.request->stays;
+        if ((stays ? settle_child(&forking) : prepare_child(&forking)) < 0)
             give_up(&forking);
+        if (stays)
+            discard(&forking);  /* the parent waits for the end of the channel */
         return 0;
     }
     if (pid < 0)

@@ -37,6 +37,7 @@ enum netless_step {
     NETLESS_STEP_BOUNDING_SET,
     NETLESS_STEP_LANDLOCK,
     NETLESS_STEP_SECCOMP,
+    NETLESS_STEP_CAPABILITIES,  /* of a process that goes on without execve */
     NETLESS_STEP_SANDBOX_INIT,  /* macOS */
     NETLESS_STEP_DESCRIPTORS,   /* a descriptor the child must not inherit */
     NETLESS_STEP_STDIO,
@@ -175,6 +176,7 @@ struct netless_request {
     int has_uid;
     unsigned int uid;
     int probe;                  /* stop where execve would be */
+    int stays;                  /* netless_fork: no execve follows */
     struct netless_report report;
 };
 
@@ -210,7 +212,8 @@ int netless_exec(const struct netless_plan *plan, struct netless_request *reques
 
 /*
  * The slow path, for preexec_fn: begin; fork, with the interpreter's lock held;
- * then in the child finish or fail, in the parent wait.
+ * then in the child finish or fail, in the parent wait.  A child that stays
+ * needs neither finish nor fail.
  */
 int netless_fork_begin(const struct netless_plan *plan, struct netless_request *request);
 int netless_fork(void);         /* the pid, 0 in the isolated child, -1 on failure */
@@ -283,6 +286,8 @@ ssize_t netless_receive(int channel, struct netless_report *report);
 int netless_isolate_child(struct netless_launch *launch);
 int netless_meet_child(struct netless_launch *launch, pid_t pid);
 
+/* What execve would take from the capabilities of an isolated process. */
+int netless_drop_capabilities(void);
 /* The child's groups and ids. */
 int netless_take_ids(const struct netless_request *request, struct netless_report *report);
 

@@ -41,13 +41,16 @@ __all__ = [
     "NetworkIsolationUnavailable",
     "Popen",
     "Probe",
+    "ProcessPoolExecutor",
     "SubprocessError",
     "TimeoutExpired",
     "call",
     "check_call",
     "check_output",
+    "get_context",
     "getoutput",
     "getstatusoutput",
+    "isolate",
     "list2cmdline",
     "probe",
     "require",
@@ -56,10 +59,18 @@ __all__ = [
 ]
 
 
+_LAZY = {
+    "ProcessPoolExecutor": "pool",
+    "get_context": "_contexts",
+    "isolate": "_process",
+    "wrapper_command": "_wrapper",
+}
+
+
 def __getattr__(name: str) -> object:
     """What few programs use is imported when it is asked for (PEP 562)."""
-    if name == "wrapper_command":
-        from ._wrapper import wrapper_command
+    if name in _LAZY:
+        from importlib import import_module
 
-        return wrapper_command
+        return getattr(import_module(f".{_LAZY[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

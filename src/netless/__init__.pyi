@@ -29,6 +29,7 @@ from typing import Any, AnyStr, Literal, overload
 
 from typing_extensions import Unpack
 
+from ._contexts import get_context as get_context
 from ._errors import InheritedSocketError as InheritedSocketError
 from ._errors import NetworkIsolationUnavailable as NetworkIsolationUnavailable
 from ._isolation import Isolation as Isolation
@@ -39,8 +40,10 @@ from ._popen import getstatusoutput as getstatusoutput
 from ._probe import Probe as Probe
 from ._probe import probe as probe
 from ._probe import require as require
+from ._process import isolate as isolate
 from ._signature import CheckOutput, Command, Run, StartWithOutput
 from ._wrapper import wrapper_command as wrapper_command
+from .pool import ProcessPoolExecutor as ProcessPoolExecutor
 
 __version__: str
 

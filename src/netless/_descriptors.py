@@ -45,12 +45,17 @@ def check(
             raise InheritedSocketError(fd, family, kind)
 
 
-def _inheritable() -> Iterator[int]:
+def all_open() -> list[int]:
+    """Every descriptor of this process, and the one that listed them."""
     folder = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
-    for name in os.listdir(folder):
+    return list(map(int, os.listdir(folder)))
+
+
+def _inheritable() -> Iterator[int]:
+    for fd in all_open():
         try:
-            if int(name) > 2 and os.get_inheritable(int(name)):
-                yield int(name)
+            if fd > 2 and os.get_inheritable(fd):
+                yield fd
         except OSError:  # the one that listed the folder
             continue
 

@@ -240,6 +240,7 @@ PURPOSES = {
     "loopback": "raising the loopback device of the new namespace",
     "no-new-privs": "prctl(PR_SET_NO_NEW_PRIVS)",
     "bounding-set": "dropping capabilities for good",
+    "capabilities": "dropping the capabilities that execve would take",
 }
 HINT = "run `netless doctor` for what this system allows"
 
@@ -270,6 +271,16 @@ SANDBOX_HANGS = Finding(
     "the child did not isolate itself in time, probably for a lock that a thread held at the fork",
     "start children before threads, or from a process without threads",
 )
+NO_EXTENSION = Finding(
+    "extension-missing",
+    "only the native extension can isolate a process that does not execute a program",
+    "install netless from a wheel, or with a C compiler at hand",
+)
+UNKNOWN_MULTIPROCESSING = Finding(
+    "python-unsupported",
+    "this Python's multiprocessing starts processes in a way that netless does not know",
+    "use a newer netless, or netless.Popen",
+)
 NOT_HERE = Finding("mechanism-unavailable", "", 'ask for mechanism="auto"')
 
 
@@ -279,6 +290,16 @@ def unsupported_platform() -> NetworkIsolationUnavailable:
         "unsupported-platform",
         "use Linux or macOS; on Windows that is WSL 2",
         meaning=f"there is no mechanism for {sys.platform!r}",
+    )
+
+
+def has_threads(count: int) -> NetworkIsolationUnavailable:
+    """The error of a process that can no longer be isolated as a whole."""
+    return NetworkIsolationUnavailable(
+        "process-has-threads",
+        "call netless.isolate() before anything starts a thread, at the top of the program; "
+        "some libraries start threads when they are imported",
+        meaning=f"this process has {count} threads, and only one of them could be isolated",
     )
 
 

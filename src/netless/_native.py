@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -118,22 +119,14 @@ class _Plans:
             sealed = self.sealed[map_root] = _make_namespace(map_root)
         return sealed
 
+    def clear(self) -> None:
+        """Close what is kept: it could not be joined from another namespace."""
+        self.lock = threading.Lock()
+        self.plans.clear()
+        self.sealed.clear()
+
     def _settle(self, isolation: Isolation) -> Plan:
-        if MECHANISM == "seatbelt":
-            return _settle_seatbelt(isolation)
-        if isolation.mechanism == "filter":
-            return _settle_filter(isolation)
-        if isolation.mechanism not in ("auto", "namespace"):
-            raise _diagnosis.unavailable(_diagnosis.NOT_HERE)
-        try:
-            return self._settle_namespace(isolation)
-        except NetworkIsolationUnavailable as refusal:
-            if isolation.fallback != "filter":
-                raise
-            try:
-                return _settle_filter(isolation)
-            except NetworkIsolationUnavailable as error:
-                raise refusal from error
+        return _settle(isolation, self._settle_namespace)
 
     def _settle_namespace(self, isolation: Isolation) -> Plan:
         try:
@@ -170,6 +163,25 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
+def _settle(isolation: Isolation, settle_namespace: Callable[[Isolation], Plan]) -> Plan:
+    """By the mechanism that was asked for, or the fallback where it is refused."""
+    if MECHANISM == "seatbelt":
+        return _settle_seatbelt(isolation)
+    if isolation.mechanism == "filter":
+        return _settle_filter(isolation)
+    if isolation.mechanism not in ("auto", "namespace"):
+        raise _diagnosis.unavailable(_diagnosis.NOT_HERE)
+    try:
+        return settle_namespace(isolation)
+    except NetworkIsolationUnavailable as refusal:
+        if isolation.fallback != "filter":
+            raise
+        try:
+            return _settle_filter(isolation)
+        except NetworkIsolationUnavailable as error:
+            raise refusal from error
+
+
 def _make_namespace(map_root: bool) -> Any:
     made = ffi.new("struct netless_namespace *")
     report = ffi.new("struct netless_report *")
@@ -199,6 +211,13 @@ def _settle_with(isolation: Isolation, sealed: Any) -> Plan:
         raise_isolation_failure(report)
     joined.layers, joined.optional = report.layers, 0
     return Plan(isolation, "namespace", _guarantees(joined), joined, sealed)
+
+
+def _settle_alone(isolation: Isolation) -> Plan:
+    """On a pair of namespaces that nobody else joins, for a process that does not execute."""
+    if not is_available():
+        raise _diagnosis.unavailable(_diagnosis.NO_EXTENSION)
+    return _settle(isolation, lambda wanted: _settle_with(wanted, _make_namespace(wanted.map_root)))
 
 
 def _settle_filter(isolation: Isolation) -> Plan:
@@ -491,6 +510,40 @@ def _retrying(
         request.c.report = ffi.new("struct netless_report *")[0]
         pid = once(plan, request)
     return pid, plan
+
+
+def isolate(isolation: Isolation) -> None:
+    """Isolate this process, which has one thread and has forgotten its namespaces."""
+    plan = _settle_alone(isolation)
+    report = ffi.new("struct netless_report *")
+    if lib.netless_isolate(plan.c, report) < 0:
+        raise_isolation_failure(report)
+
+
+def forget() -> None:
+    """Close what is kept of this process's namespaces; the next child makes it anew."""
+    _cache.clear()
+
+
+def fork(isolation: Isolation) -> int:
+    """As :func:`os.fork`, with a child that is isolated before anything of Python's runs in it.
+
+    What the parent has open and leads to a network is shut in the child: reading and
+    writing there fails.
+    """
+    plan = _settle_alone(isolation)
+    request = Request(args=(), candidates=(), env=None, cwd=None, pass_fds=())
+    _leave_alone(request.c)
+    request.c.stays = request.c.close_fds = True
+    sys.audit("os.fork")
+    if lib.netless_fork_begin(plan.c, request.c) < 0:
+        raise_isolation_failure(request.c.report)
+    pid = int(lib.netless_fork())
+    if pid == 0:
+        _cache.clear()
+    elif lib.netless_fork_wait(pid) < 0:
+        raise_isolation_failure(request.c.report)
+    return pid
 
 
 def execute(isolation: Isolation, request: Request) -> Any:
