@@ -71,22 +71,30 @@ def _launch_of(module: Any) -> Any:
     return module.Popen._launch
 
 
-class _ForkPopen(popen_fork.Popen):
-    def _launch(self, process_obj: IsolatedProcess) -> None:
-        fork = functools.partial(_native.fork, process_obj.isolation())
+class _Launcher:
+    """Mixed into multiprocessing's own Popen objects, one for each start method."""
+
+    def __init__(self, isolated: IsolatedContext, process_obj: process.BaseProcess) -> None:
+        self._isolated = isolated
+        super().__init__(process_obj)  # type: ignore[call-arg]
+
+
+class _ForkPopen(_Launcher, popen_fork.Popen):
+    def _launch(self, process_obj: process.BaseProcess) -> None:
+        fork = functools.partial(_native.fork, self._isolated.isolation)
         seeing(_launch_of(popen_fork), os=Instead(os, fork=fork))(self, process_obj)
 
 
-class _SpawnPopen(popen_spawn.Popen):
-    def _launch(self, process_obj: IsolatedProcess) -> None:
-        start = functools.partial(spawn, process_obj.isolation())
+class _SpawnPopen(_Launcher, popen_spawn.Popen):
+    def _launch(self, process_obj: process.BaseProcess) -> None:
+        start = functools.partial(spawn, self._isolated.isolation)
         replaced = Instead(util, spawnv_passfds=start)
         seeing(_launch_of(popen_spawn), util=replaced)(self, process_obj)
 
 
-class _ForkServerPopen(popen_forkserver.Popen):
-    def _launch(self, process_obj: IsolatedProcess) -> None:
-        connect = process_obj._context.server.connect_to_new_process
+class _ForkServerPopen(_Launcher, popen_forkserver.Popen):
+    def _launch(self, process_obj: process.BaseProcess) -> None:
+        connect = self._isolated.server.connect_to_new_process
         replaced = Instead(forkserver, connect_to_new_process=connect)
         seeing(_launch_of(popen_forkserver), forkserver=replaced)(self, process_obj)
 
@@ -126,14 +134,10 @@ class IsolatedProcess(process.BaseProcess):
     _start_method: ClassVar[str]
     _Popen: ClassVar[Callable[[process.BaseProcess], object]]
 
-    def isolation(self) -> Isolation:
-        """What it is started with."""
-        return self._context.isolation
-
     def __reduce_ex__(self, protocol: Any) -> Any:
         """The class of a context is found by that context; other classes by their name."""
         if type(self) is self._context.Process:
-            return (_blank, (self._start_method, self.isolation()), self.__dict__)
+            return (_blank, (self._start_method, self._context.isolation), self.__dict__)
         return super().__reduce_ex__(protocol)
 
     @staticmethod
@@ -169,7 +173,7 @@ class IsolatedContext(context.BaseContext):
             {
                 "_context": self,
                 "_start_method": method,
-                "_Popen": staticmethod(self._launchers[method]),
+                "_Popen": functools.partial(self._launchers[method], self),
                 "__module__": __name__,
             },
         )
