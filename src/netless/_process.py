@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 from . import _descriptors, _diagnosis, _native
 from ._isolation import DEFAULT, Isolation
+
+
+ENDING = 0.1
+"""Seconds in which the kernel is done with a thread that Python has joined."""
 
 
 def isolate(isolation: Isolation = DEFAULT) -> None:
@@ -32,7 +37,7 @@ def isolate(isolation: Isolation = DEFAULT) -> None:
     if os.name != "posix" or sys.platform not in ("linux", "darwin"):
         raise _diagnosis.unsupported_platform()
     if sys.platform == "linux":
-        threads = len(os.listdir("/proc/self/task"))
+        threads = _count_threads()
         if threads > 1:
             raise _diagnosis.has_threads(threads)
     _native.forget()  # its handles of namespaces would be ways out themselves
@@ -44,3 +49,13 @@ def isolate(isolation: Isolation = DEFAULT) -> None:
             unix_sockets=isolation.unix_sockets,
         )
     _native.isolate(isolation)
+
+
+def _count_threads() -> int:
+    """As the kernel counts them, whoever started them."""
+    end = time.monotonic() + ENDING
+    while True:
+        threads = len(os.listdir("/proc/self/task"))
+        if threads == 1 or time.monotonic() > end:
+            return threads
+        time.sleep(0.001)

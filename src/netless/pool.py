@@ -61,9 +61,18 @@ class Pool(multiprocessing.pool.Pool):
                 return
             except Refused as error:
                 for job in list(cache.values()):
-                    while not getattr(job, "ready", job.__next__)():
-                        job._set(0, (False, error))
+                    _fail(job, error)
                 time.sleep(RETRY)
+
+
+def _fail(job: Any, error: Exception) -> None:
+    """One result, or what is left of a map or an iterator."""
+    if isinstance(job, multiprocessing.pool.IMapIterator):
+        job._set(job._index, (False, error))  # type: ignore[attr-defined]
+        job._set_length(job._index)  # type: ignore[attr-defined]
+        return
+    while not job.ready():
+        job._set(0, (False, error))
 
 
 Pool.__init__ = seeing(multiprocessing.pool.Pool.__init__, Pool=Pool)  # type: ignore[method-assign]
