@@ -33,13 +33,17 @@ static char **copy_environ(void)
     return copy;
 }
 
-/* Under the lock, no other thread of the interpreter can be inside putenv. */
-char **netless_copy_environ(void)
+/* Copied under the lock: no other thread of the interpreter can be inside putenv. */
+int netless_popen(const struct netless_plan *plan, struct netless_request *request)
 {
-    PyGILState_STATE lock = PyGILState_Ensure();
-    char **copy = copy_environ();
-    PyGILState_Release(lock);
-    return copy;
+    if (!request->has_env) {
+        PyGILState_STATE lock = PyGILState_Ensure();
+        request->environ_copy = copy_environ();
+        PyGILState_Release(lock);
+        if (request->environ_copy == NULL)
+            return netless_fail(&request->report, NETLESS_STEP_MEMORY);
+    }
+    return netless_spawn(plan, request);
 }
 
 /* What os.fork does, with the child isolated before its at-fork hooks run. */

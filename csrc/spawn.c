@@ -90,8 +90,8 @@ static int prepare(struct netless_launch *launch)
     split(request->argv, request->argc, launch->argv);
     split(request->env, env_count, launch->envp);
     split(request->candidates, request->candidate_count, launch->candidates);
-    if (!request->has_env && request->environ_copy != NULL)
-        launch->envp = request->environ_copy;
+    if (!request->has_env)
+        launch->envp = request->environ_copy != NULL ? request->environ_copy : netless_environ();
 
     int kept = 0, placed = launch->channel[1] < 0;
     for (int i = 0; i < request->keep_count; i++) {

@@ -154,8 +154,8 @@ struct netless_request {
     int argc;
     const char *env;            /* with has_env; otherwise environ_copy is used */
     int env_count;
-    int has_env;
-    char **environ_copy;        /* from netless_copy_environ; freed by the launch */
+    int has_env;                /* 0: the caller's own environment */
+    char **environ_copy;        /* in place of env; freed by the launch */
     const char *candidates;     /* paths to try, in order */
     int candidate_count;
     const char *cwd;
@@ -203,6 +203,8 @@ int netless_is_fresh(const struct netless_plan *plan);
 
 /* Starts a child: its pid, or -1 with the report filled in. */
 int netless_spawn(const struct netless_plan *plan, struct netless_request *request);
+/* The same for a thread of the interpreter: with a copy of the environment, where none is given. */
+int netless_popen(const struct netless_plan *plan, struct netless_request *request);
 /* The errno of unshare(flags) in a child that does nothing else; for diagnosis only. */
 int netless_try_unshare(int flags);
 /* Isolates the calling process: 0, or -1 with the report filled in. */
@@ -220,9 +222,6 @@ int netless_fork(void);         /* the pid, 0 in the isolated child, -1 on failu
 int netless_fork_wait(int pid);
 void netless_fork_finish(void);
 void netless_fork_fail(int error);
-
-/* A copy of the environment, for netless_request.environ_copy; NULL when out of memory. */
-char **netless_copy_environ(void);
 
 /* internal */
 

@@ -19,6 +19,10 @@ int netless_spawn(const struct netless_plan *plan, struct netless_request *reque
     (void)plan;
     return unsupported(&request->report);
 }
+int netless_popen(const struct netless_plan *plan, struct netless_request *request)
+{
+    return netless_spawn(plan, request);
+}
 int netless_isolate(const struct netless_plan *plan, struct netless_report *report)
 {
     (void)plan;
@@ -47,4 +51,3 @@ int netless_fork_wait(int pid)
 }
 void netless_fork_finish(void) { }
 void netless_fork_fail(int error) { (void)error; }
-char **netless_copy_environ(void) { return NULL; }

@@ -120,10 +120,12 @@ def without_layer(name: str, isolation: Isolation = DEFAULT):
     weak.layers = plan.c.layers & ~getattr(_native.lib, f"NETLESS_LAYER_{name}")
     assert weak.layers != plan.c.layers
     _native._cache.plans[isolation] = dataclasses.replace(plan, c=weak)
+    _native._cache.latest = None
     try:
         yield
     finally:
         _native._cache.plans[isolation] = plan
+        _native._cache.latest = None
 
 
 def children() -> list[str]:

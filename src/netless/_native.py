@@ -39,6 +39,8 @@ REFUSALS = frozenset((errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EINVAL))
 TIME_LIMIT = 10_000
 
 
+NO_STDIO = (-1, -1, -1)
+
 # How the extension isolates: "namespace" or "seatbelt"; empty where it cannot.
 MECHANISM: str = ffi.string(lib.netless_mechanism()).decode() if lib is not None else ""
 
@@ -71,6 +73,8 @@ if lib is not None:
         lib.NETLESS_STEP_SETNS_USER,
         lib.NETLESS_STEP_SETNS_NET,
     )
+    REQUEST = ffi.typeof("struct netless_request *")
+    CHARACTERS = ffi.typeof("char[]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +94,7 @@ class _Plans:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.plans: dict[Isolation, Plan] = {}
+        self.latest: Plan | None = None  # asked for again by the next child, as a rule
         self.sealed: dict[bool, Any] = {}
 
     def get(self, isolation: Isolation) -> Plan:
@@ -100,11 +105,13 @@ class _Plans:
                 plan = self.plans.get(isolation)
                 if plan is None:
                     plan = self.plans[isolation] = self._settle(isolation)
+        self.latest = plan
         return plan
 
     def forget(self, plan: Plan) -> None:
         """Drop a plan that no longer works, and all that shares its namespace."""
         with self.lock:
+            self.latest = None
             for isolation, other in list(self.plans.items()):
                 if other.sealed is plan.sealed:
                     del self.plans[isolation]
@@ -122,6 +129,7 @@ class _Plans:
     def clear(self) -> None:
         """Close what is kept: it could not be joined from another namespace."""
         self.lock = threading.Lock()
+        self.latest = None
         self.plans.clear()
         self.sealed.clear()
 
@@ -156,6 +164,7 @@ _cache = _Plans()
 def _after_fork_in_child() -> None:
     """Another thread may have held the lock. The descriptors stay valid; plans are tried anew."""
     _cache.lock = threading.Lock()
+    _cache.latest = None
     _cache.plans.clear()
 
 
@@ -277,21 +286,13 @@ def _draft(isolation: Isolation, sealed: Any, way: int) -> Any:
     return plan
 
 
-def _leave_alone(request: Any) -> None:
-    """No redirection, process group or umask."""
-    request.process_group = request.umask = -1
-    request.stdio = request.parent_ends = (-1, -1, -1)
-
-
 def _probe(plan: Any) -> Any:
     """Run the launch sequence in a child that executes nothing."""
-    request = ffi.new("struct netless_request *")
-    request.probe = 1
-    _leave_alone(request)
-    request.argv = request.candidates = request.env = ffi.NULL
-    lib.netless_spawn(plan, request)
+    request = Request((), (), ())
+    request.c.probe = 1
+    lib.netless_spawn(plan, request.c)
     report = ffi.new("struct netless_report *")
-    report[0] = request.report
+    report[0] = request.c.report
     return report
 
 
@@ -379,16 +380,16 @@ def raise_isolation_failure(report: Any) -> NoReturn:
     raise _diagnosis.explain(step_name(report), report.error, lib.netless_try_unshare, detail)
 
 
-def strings(items: Sequence[bytes]) -> bytes:
+def strings(items: Sequence[bytes]) -> Any:
     """NUL-terminated strings in one block.
 
     Raises:
         ValueError: one of them contains a NUL itself.
     """
-    block = b"\0".join(items) + b"\0"
-    if block.count(0) != max(len(items), 1):
+    block = b"\0".join([*items, b""])
+    if block.count(0) != len(items):
         raise ValueError("embedded null byte")
-    return block
+    return ffi.from_buffer(CHARACTERS, block)
 
 
 def is_ordinary(report: Any) -> bool:
@@ -408,35 +409,56 @@ class Request:
 
     def __init__(
         self,
-        *,
         args: Sequence[bytes],
         candidates: Sequence[bytes],
-        env: Sequence[bytes] | None,
-        cwd: bytes | None,
-        pass_fds: Iterable[int],
+        env: Sequence[bytes] | None = None,
+        *,
+        stdio: tuple[int, int, int] = NO_STDIO,
+        parent_ends: tuple[int, int, int] = NO_STDIO,
+        close_fds: bool = False,
+        restore_signals: bool = False,
+        new_session: bool = False,
+        process_group: int = -1,
+        umask: int = -1,
     ) -> None:
-        c = self.c = ffi.new("struct netless_request *")
-        from_buffer = ffi.from_buffer
-        argv = from_buffer("char[]", strings(args))
-        paths = from_buffer("char[]", strings(candidates))
+        argv, paths = strings(args), strings(candidates)
+        fields = {
+            "argv": argv,
+            "argc": len(args),
+            "candidates": paths,
+            "candidate_count": len(candidates),
+            "stdio": stdio,
+            "parent_ends": parent_ends,
+            "close_fds": close_fds,
+            "restore_signals": restore_signals,
+            "new_session": new_session,
+            "process_group": process_group,
+            "umask": umask,
+        }
         self._kept = [argv, paths]
-        c.argv, c.argc = argv, len(args)
-        c.candidates, c.candidate_count = paths, len(candidates)
         if env is not None:
-            block = from_buffer("char[]", strings(env))
+            block = fields["env"] = strings(env)
+            fields["env_count"], fields["has_env"] = len(env), 1
             self._kept.append(block)
-            c.env, c.env_count, c.has_env = block, len(env), 1
-        if cwd is not None:
-            directory = from_buffer("char[]", strings([cwd]))
-            self._kept.append(directory)
-            c.cwd = directory
-        if pass_fds:
-            descriptors = sorted(set(map(int, pass_fds)))
-            if descriptors[0] < 0 or descriptors[-1] > 0x7FFFFFFF:
-                raise ValueError("bad value(s) in fds_to_keep")
-            keep = ffi.new("int[]", descriptors)
-            self._kept.append(keep)
-            c.keep, c.keep_count = keep, len(descriptors)
+        self.c = ffi.new(REQUEST, fields)
+
+    def set_cwd(self, cwd: bytes) -> None:
+        """The directory that the child changes to."""
+        block = self.c.cwd = strings([cwd])
+        self._kept.append(block)
+
+    def set_pass_fds(self, pass_fds: Iterable[int]) -> None:
+        """Descriptors that the child keeps under their numbers.
+
+        Raises:
+            ValueError: one of them is none.
+        """
+        descriptors = sorted(set(map(int, pass_fds)))
+        if descriptors[0] < 0 or descriptors[-1] > 0x7FFFFFFF:
+            raise ValueError("bad value(s) in fds_to_keep")
+        keep = ffi.new("int[]", descriptors)
+        self.c.keep, self.c.keep_count = keep, len(descriptors)
+        self._kept.append(keep)
 
     def set_ids(self, uid: int | None, gid: int | None, groups: Sequence[int] | None) -> None:
         """The user, group and supplementary groups of the child; None leaves them alone."""
@@ -456,20 +478,13 @@ class Request:
 
 def start(isolation: Isolation, request: Request) -> tuple[int, Plan]:
     """Start an isolated child: its pid, or -1 with ``request.c.report`` filled in."""
-    return _retrying(isolation, request, _start_once)
-
-
-def _start_once(plan: Plan, request: Request) -> int:
-    _copy_environment(request)
-    return int(lib.netless_spawn(plan.c, request.c))
-
-
-def _copy_environment(request: Request) -> None:
-    """Right before each launch, which frees the copy whatever comes of it."""
-    if not request.c.has_env:
-        request.c.environ_copy = lib.netless_copy_environ()
-        if request.c.environ_copy == ffi.NULL:
-            raise MemoryError
+    plan = _cache.latest
+    if plan is None or plan.isolation is not isolation:
+        plan = plan_for(isolation)
+    pid: int = lib.netless_popen(plan.c, request.c)
+    if pid < 0 and request.c.report.step in JOIN_STEPS:
+        return _start_again(plan, request, lambda plan: int(lib.netless_popen(plan.c, request.c)))
+    return pid, plan
 
 
 def start_with(
@@ -477,7 +492,7 @@ def start_with(
 ) -> tuple[int, Plan]:
     """As :func:`start`, with ``preexec_fn`` called in the isolated child."""
 
-    def fork_once(plan: Plan, request: Request) -> int:
+    def fork_once(plan: Plan) -> int:
         if lib.netless_fork_begin(plan.c, request.c) < 0:
             return -1
         pid = int(lib.netless_fork())
@@ -485,7 +500,11 @@ def start_with(
             _run_in_child(preexec_fn)
         return pid if lib.netless_fork_wait(pid) == 0 else -1
 
-    return _retrying(isolation, request, fork_once)
+    plan = plan_for(isolation)
+    pid = fork_once(plan)
+    if pid < 0 and request.c.report.step in JOIN_STEPS:
+        return _start_again(plan, request, fork_once)
+    return pid, plan
 
 
 def _run_in_child(preexec_fn: Callable[[], object]) -> NoReturn:
@@ -498,18 +517,12 @@ def _run_in_child(preexec_fn: Callable[[], object]) -> NoReturn:
         os._exit(255)
 
 
-def _retrying(
-    isolation: Isolation, request: Request, once: Callable[[Plan, Request], int]
-) -> tuple[int, Plan]:
+def _start_again(stale: Plan, request: Request, once: Callable[[Plan], int]) -> tuple[int, Plan]:
     """A kept namespace that went stale is made anew, once."""
-    plan = plan_for(isolation)
-    pid = once(plan, request)
-    if pid < 0 and request.c.report.step in JOIN_STEPS:
-        _cache.forget(plan)
-        plan = plan_for(isolation)
-        request.c.report = ffi.new("struct netless_report *")[0]
-        pid = once(plan, request)
-    return pid, plan
+    _cache.forget(stale)
+    plan = plan_for(stale.isolation)
+    request.c.report = ffi.new("struct netless_report *")[0]
+    return once(plan), plan
 
 
 def isolate(isolation: Isolation) -> None:
@@ -532,9 +545,8 @@ def fork(isolation: Isolation) -> int:
     writing there fails.
     """
     plan = _settle_alone(isolation)
-    request = Request(args=(), candidates=(), env=None, cwd=None, pass_fds=())
-    _leave_alone(request.c)
-    request.c.stays = request.c.close_fds = True
+    request = Request((), (), close_fds=True)
+    request.c.stays = True
     sys.audit("os.fork")
     if lib.netless_fork_begin(plan.c, request.c) < 0:
         raise_isolation_failure(request.c.report)
@@ -549,8 +561,5 @@ def fork(isolation: Isolation) -> int:
 def execute(isolation: Isolation, request: Request) -> Any:
     """Isolate this process and execute; comes back with the report on failure only."""
     plan = plan_for(isolation)
-    _leave_alone(request.c)
-    request.c.restore_signals = True
-    _copy_environment(request)
     lib.netless_exec(plan.c, request.c)
     return request.c.report

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ._signature import Command, Path
 
 
+IS_SUPPORTED = sys.platform in ("linux", "darwin")
 NO_PIPES = (-1, -1, -1, -1, -1, -1)
 
 
@@ -61,7 +62,7 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]  # __init__.pyi has the
     def __init__(self, *args: Any, isolation: Isolation = DEFAULT, **kwargs: Any) -> None:
         if not isinstance(isolation, Isolation):
             raise TypeError(f"isolation must be a netless.Isolation, not {isolation!r}")
-        if os.name != "posix" or sys.platform not in ("linux", "darwin"):
+        if not IS_SUPPORTED:
             raise _diagnosis.unsupported_platform()
         self.isolation = isolation
         super().__init__(*args, **kwargs)
@@ -93,7 +94,7 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]  # __init__.pyi has the
         start_new_session: bool,
         process_group: int = -1,
     ) -> None:
-        argv = _argument_list(args, shell, executable)
+        argv = args if type(args) is list and not shell else _argument_list(args, shell, executable)
         program = argv[0] if executable is None else executable
         paths = candidates(program, env)
         pipes = (p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
@@ -106,24 +107,29 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]  # __init__.pyi has the
             return
         sys.audit("subprocess.Popen", program, argv, cwd, env)
         request = _native.Request(
-            args=list(map(os.fsencode, argv)),
-            candidates=paths,
-            env=None if env is None else _environment(env),
-            cwd=None if cwd is None else os.fsencode(cwd),
-            pass_fds=pass_fds,
+            [os.fsencode(argument) for argument in argv],
+            paths,
+            None if env is None else _environment(env),
+            stdio=(p2cread, c2pwrite, errwrite),
+            parent_ends=(p2cwrite, c2pread, errread),
+            close_fds=bool(close_fds),
+            restore_signals=bool(restore_signals),
+            new_session=bool(start_new_session),
+            process_group=process_group,
+            umask=umask,
         )
-        c = request.c
-        c.stdio = (p2cread, c2pwrite, errwrite)
-        c.parent_ends = (p2cwrite, c2pread, errread)
-        c.close_fds, c.restore_signals = bool(close_fds), bool(restore_signals)
-        c.new_session, c.process_group, c.umask = bool(start_new_session), process_group, umask
-        request.set_ids(uid, gid, gids)
+        if cwd is not None:
+            request.set_cwd(os.fsencode(cwd))
+        if pass_fds:
+            request.set_pass_fds(pass_fds)
+        if uid is not None or gid is not None or gids is not None:
+            request.set_ids(uid, gid, gids)
         if preexec_fn is None:
             pid, plan = _native.start(self.isolation, request)
         else:
             pid, plan = _native.start_with(self.isolation, request, preexec_fn)
         if pid < 0:
-            _raise_failure(c.report, program, cwd)
+            _raise_failure(request.c.report, program, cwd)
         self.pid = pid
         self.mechanism = plan.mechanism
         self._child_created = True
@@ -186,7 +192,7 @@ def _argument_list(args: Command, shell: bool, executable: Path | None) -> list[
 def candidates(program: Path, env: Mapping[Any, Any] | None) -> list[bytes]:
     """The paths to try, as :func:`os.execvpe` finds them."""
     name = os.fsencode(program)
-    if os.path.dirname(name):
+    if b"/" in name:
         return [name]
     return [os.path.join(os.fsencode(folder), name) for folder in os.get_exec_path(env)]
 

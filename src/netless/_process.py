@@ -9,7 +9,6 @@ import time
 from . import _descriptors, _diagnosis, _native
 from ._isolation import DEFAULT, Isolation
 
-
 ENDING = 0.1
 """Seconds in which the kernel is done with a thread that Python has joined."""
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
 import importlib
 import json
 import multiprocessing
@@ -77,11 +78,9 @@ def run_here(suite: str, pattern: str, ours: bool, out: str) -> int:
     tests = [test for test in flatten(loaded) if pattern in test.id()]
     if suite == "concurrent_futures":
         tests = [test for test in tests if "Process" in test.id()]
-    with open(os.devnull, "w") as nowhere:
-        stream = sys.stderr if pattern else nowhere
-        signal.signal(signal.SIGALRM, out_of_patience)
-        runner = unittest.TextTestRunner(stream=stream, verbosity=2, resultclass=Result)
-        result = runner.run(unittest.TestSuite(tests))
+    signal.signal(signal.SIGALRM, out_of_patience)
+    runner = unittest.TextTestRunner(verbosity=2, resultclass=Result)
+    result = runner.run(unittest.TestSuite(tests))
     failed = {
         test.id(): text.strip().splitlines()[-1] for test, text in result.failures + result.errors
     }
@@ -97,12 +96,19 @@ def run_apart(suite: str, pattern: str, ours: bool) -> dict:
         command = [sys.executable, "-W", "ignore", os.path.abspath(__file__), suite]
         command += ["-k", pattern, "--here", "ours" if ours else "theirs", "--out", out]
         quiet = None if pattern else subprocess.DEVNULL
+        process = subprocess.Popen(
+            command, cwd=folder, stdout=quiet, stderr=quiet, start_new_session=True
+        )
         try:
-            subprocess.run(command, cwd=folder, stdout=quiet, stderr=quiet, timeout=1500)
+            process.wait(1500)
             with open(out) as file:
                 return json.load(file)
         except (OSError, subprocess.TimeoutExpired) as error:
             return {"run": 0, "skipped": 0, "failed": {"the suite": repr(error)}}
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # hanging tests leave processes behind
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def compare(suite: str, pattern: str) -> bool:
