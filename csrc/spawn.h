@@ -205,6 +205,8 @@ int netless_is_fresh(const struct netless_plan *plan);
 int netless_spawn(const struct netless_plan *plan, struct netless_request *request);
 /* The same for a thread of the interpreter: with a copy of the environment, where none is given. */
 int netless_popen(const struct netless_plan *plan, struct netless_request *request);
+/* Puts a Python function into the extension that does all that in one call: 0, or -1. */
+int netless_add_spawn(void);
 /* The errno of unshare(flags) in a child that does nothing else; for diagnosis only. */
 int netless_try_unshare(int flags);
 /* Isolates the calling process: 0, or -1 with the report filled in. */

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from . import _diagnosis
 from ._errors import InheritedSocketError, NetworkIsolationUnavailable
@@ -24,7 +25,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
+    from ._signature import Path as StrOrBytesPath
+
 try:
+    from . import _spawn
     from ._spawn import ffi, lib
 except ImportError:  # no compiler at installation time, or not this platform
     ffi = lib = None
@@ -39,7 +43,7 @@ REFUSALS = frozenset((errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EINVAL))
 TIME_LIMIT = 10_000
 
 
-NO_STDIO = (-1, -1, -1)
+NO_PIPES = (-1, -1, -1, -1, -1, -1)
 
 # How the extension isolates: "namespace" or "seatbelt"; empty where it cannot.
 MECHANISM: str = ffi.string(lib.netless_mechanism()).decode() if lib is not None else ""
@@ -73,8 +77,9 @@ if lib is not None:
         lib.NETLESS_STEP_SETNS_USER,
         lib.NETLESS_STEP_SETNS_NET,
     )
-    REQUEST = ffi.typeof("struct netless_request *")
-    CHARACTERS = ffi.typeof("char[]")
+    REPORT = ffi.typeof("struct netless_report *")
+    EMPTY_REPORT = ffi.new(REPORT)
+    native_spawn = _spawn.spawn if lib.netless_add_spawn() == 0 else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +91,11 @@ class Plan:
     guarantees: frozenset[str]
     c: Any
     sealed: Any
+
+    @cached_property
+    def address(self) -> int:
+        """Of ``c``, for the extension's own function."""
+        return int(ffi.cast("uintptr_t", self.c))
 
 
 class _Plans:
@@ -288,12 +298,10 @@ def _draft(isolation: Isolation, sealed: Any, way: int) -> Any:
 
 def _probe(plan: Any) -> Any:
     """Run the launch sequence in a child that executes nothing."""
-    request = Request((), (), ())
+    request = Request(env=())
     request.c.probe = 1
     lib.netless_spawn(plan, request.c)
-    report = ffi.new("struct netless_report *")
-    report[0] = request.c.report
-    return report
+    return request.take_report()
 
 
 def _guarantees(plan: Any) -> frozenset[str]:
@@ -380,18 +388,6 @@ def raise_isolation_failure(report: Any) -> NoReturn:
     raise _diagnosis.explain(step_name(report), report.error, lib.netless_try_unshare, detail)
 
 
-def strings(items: Sequence[bytes]) -> Any:
-    """NUL-terminated strings in one block.
-
-    Raises:
-        ValueError: one of them contains a NUL itself.
-    """
-    block = b"\0".join([*items, b""])
-    if block.count(0) != len(items):
-        raise ValueError("embedded null byte")
-    return ffi.from_buffer(CHARACTERS, block)
-
-
 def is_ordinary(report: Any) -> bool:
     """Did the launch fail at a step that subprocess has as well?"""
     return bool(report.step >= lib.NETLESS_STEP_STDIO)
@@ -403,49 +399,52 @@ def step_name(report: Any) -> str:
 
 
 class Request:
-    """One launch: a C request and the Python objects that its pointers point into."""
+    """One launch: a C request and the Python objects that its pointers point into.
+
+    Takes what :func:`spawn` takes.
+    """
 
     __slots__ = ("_kept", "c")
 
     def __init__(
         self,
-        args: Sequence[bytes],
-        candidates: Sequence[bytes],
+        args: Sequence[StrOrBytesPath] = (),
+        candidates: Sequence[bytes] = (),
         env: Sequence[bytes] | None = None,
-        *,
-        stdio: tuple[int, int, int] = NO_STDIO,
-        parent_ends: tuple[int, int, int] = NO_STDIO,
+        cwd: StrOrBytesPath | None = None,
+        pipes: tuple[int, int, int, int, int, int] = NO_PIPES,
         close_fds: bool = False,
         restore_signals: bool = False,
         new_session: bool = False,
         process_group: int = -1,
         umask: int = -1,
     ) -> None:
-        argv, paths = strings(args), strings(candidates)
-        fields = {
-            "argv": argv,
-            "argc": len(args),
-            "candidates": paths,
-            "candidate_count": len(candidates),
-            "stdio": stdio,
-            "parent_ends": parent_ends,
-            "close_fds": close_fds,
-            "restore_signals": restore_signals,
-            "new_session": new_session,
-            "process_group": process_group,
-            "umask": umask,
-        }
-        self._kept = [argv, paths]
+        self._kept: list[Any] = []
+        c = self.c = ffi.new("struct netless_request *")
+        c.argv, c.argc = self._strings(args), len(args)
+        c.candidates, c.candidate_count = self._strings(candidates), len(candidates)
         if env is not None:
-            block = fields["env"] = strings(env)
-            fields["env_count"], fields["has_env"] = len(env), 1
-            self._kept.append(block)
-        self.c = ffi.new(REQUEST, fields)
+            c.env, c.env_count, c.has_env = self._strings(env), len(env), 1
+        if cwd is not None:
+            c.cwd = self._strings([cwd])
+        c.stdio, c.parent_ends = (pipes[0], pipes[3], pipes[5]), (pipes[1], pipes[2], pipes[4])
+        c.close_fds, c.restore_signals = bool(close_fds), bool(restore_signals)
+        c.new_session, c.process_group, c.umask = bool(new_session), process_group, umask
 
-    def set_cwd(self, cwd: bytes) -> None:
-        """The directory that the child changes to."""
-        block = self.c.cwd = strings([cwd])
-        self._kept.append(block)
+    def _strings(self, items: Sequence[StrOrBytesPath]) -> Any:
+        """NUL-terminated strings in one block."""
+        block = b"\0".join([*map(os.fsencode, items), b""])
+        if block.count(0) != len(items):
+            raise ValueError("embedded null byte")
+        found = ffi.from_buffer(block)
+        self._kept.append(found)
+        return found
+
+    def take_report(self) -> Any:
+        """What came of the launch, so that there can be another one."""
+        report = ffi.new("struct netless_report *", self.c.report)
+        self.c.report = EMPTY_REPORT[0]
+        return report
 
     def set_pass_fds(self, pass_fds: Iterable[int]) -> None:
         """Descriptors that the child keeps under their numbers.
@@ -453,6 +452,8 @@ class Request:
         Raises:
             ValueError: one of them is none.
         """
+        if not pass_fds:
+            return
         descriptors = sorted(set(map(int, pass_fds)))
         if descriptors[0] < 0 or descriptors[-1] > 0x7FFFFFFF:
             raise ValueError("bad value(s) in fds_to_keep")
@@ -476,35 +477,66 @@ class Request:
         self.c.groups, self.c.group_count, self.c.has_groups = numbers, len(groups), 1
 
 
-def start(isolation: Isolation, request: Request) -> tuple[int, Plan]:
-    """Start an isolated child: its pid, or -1 with ``request.c.report`` filled in."""
+def spawn(isolation: Isolation, launch: tuple[Any, ...]) -> tuple[Any, Plan]:
+    """Start an isolated child: its pid, or the report of the step that failed.
+
+    Args:
+        isolation: what it is cut off from.
+        launch: its arguments, the paths to try, its environment as ``KEY=value`` or
+            None, its directory or None; the pipes as :mod:`subprocess` makes them;
+            close_fds, restore_signals, new_session, process_group, umask.
+    """
+    if native_spawn is None:  # another interpreter than CPython
+        return start(isolation, Request(*launch))
     plan = _cache.latest
     if plan is None or plan.isolation is not isolation:
         plan = plan_for(isolation)
-    pid: int = lib.netless_popen(plan.c, request.c)
-    if pid < 0 and request.c.report.step in JOIN_STEPS:
-        return _start_again(plan, request, lambda plan: int(lib.netless_popen(plan.c, request.c)))
-    return pid, plan
+    result = native_spawn(plan.address, launch)
+    if type(result) is int:
+        return result, plan
+
+    def spawn_once(plan: Plan) -> Any:
+        result = native_spawn(plan.address, launch)
+        return result if type(result) is int else ffi.from_buffer(REPORT, result)
+
+    return _again(plan, ffi.from_buffer(REPORT, result), spawn_once)
+
+
+def start(isolation: Isolation, request: Request) -> tuple[Any, Plan]:
+    """As :func:`spawn`, for what that does not take."""
+
+    def start_once(plan: Plan) -> Any:
+        pid = lib.netless_popen(plan.c, request.c)
+        return pid if pid > 0 else request.take_report()
+
+    plan = plan_for(isolation)
+    return _again(plan, start_once(plan), start_once)
 
 
 def start_with(
     isolation: Isolation, request: Request, preexec_fn: Callable[[], object]
-) -> tuple[int, Plan]:
+) -> tuple[Any, Plan]:
     """As :func:`start`, with ``preexec_fn`` called in the isolated child."""
 
-    def fork_once(plan: Plan) -> int:
+    def fork_once(plan: Plan) -> Any:
         if lib.netless_fork_begin(plan.c, request.c) < 0:
-            return -1
-        pid = int(lib.netless_fork())
+            return request.take_report()
+        pid = lib.netless_fork()
         if pid == 0:
             _run_in_child(preexec_fn)
-        return pid if lib.netless_fork_wait(pid) == 0 else -1
+        return pid if lib.netless_fork_wait(pid) == 0 else request.take_report()
 
     plan = plan_for(isolation)
-    pid = fork_once(plan)
-    if pid < 0 and request.c.report.step in JOIN_STEPS:
-        return _start_again(plan, request, fork_once)
-    return pid, plan
+    return _again(plan, fork_once(plan), fork_once)
+
+
+def _again(plan: Plan, result: Any, once: Callable[[Plan], Any]) -> tuple[Any, Plan]:
+    """A kept namespace that went stale is made anew, once."""
+    if type(result) is int or result.step not in JOIN_STEPS:
+        return result, plan
+    _cache.forget(plan)
+    plan = plan_for(plan.isolation)
+    return once(plan), plan
 
 
 def _run_in_child(preexec_fn: Callable[[], object]) -> NoReturn:
@@ -515,14 +547,6 @@ def _run_in_child(preexec_fn: Callable[[], object]) -> NoReturn:
         lib.netless_fork_fail(0)
     finally:
         os._exit(255)
-
-
-def _start_again(stale: Plan, request: Request, once: Callable[[Plan], int]) -> tuple[int, Plan]:
-    """A kept namespace that went stale is made anew, once."""
-    _cache.forget(stale)
-    plan = plan_for(stale.isolation)
-    request.c.report = ffi.new("struct netless_report *")[0]
-    return once(plan), plan
 
 
 def isolate(isolation: Isolation) -> None:
@@ -545,7 +569,7 @@ def fork(isolation: Isolation) -> int:
     writing there fails.
     """
     plan = _settle_alone(isolation)
-    request = Request((), (), close_fds=True)
+    request = Request(close_fds=True)
     request.c.stays = True
     sys.audit("os.fork")
     if lib.netless_fork_begin(plan.c, request.c) < 0:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 IS_SUPPORTED = sys.platform in ("linux", "darwin")
-NO_PIPES = (-1, -1, -1, -1, -1, -1)
 
 
 def uses_wrapper(isolation: Isolation) -> bool:
@@ -96,44 +95,50 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]  # __init__.pyi has the
     ) -> None:
         argv = args if type(args) is list and not shell else _argument_list(args, shell, executable)
         program = argv[0] if executable is None else executable
-        paths = candidates(program, env)
         pipes = (p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
-        if uses_wrapper(self.isolation):
+        if type(program) is str and "/" in program:
+            paths: Sequence[Any] = (program,)
+        else:
+            paths = candidates(program, env)
+        isolation = self.isolation
+        if isolation.mechanism == "wrapper" or not _native.MECHANISM:
             ids = (gid, gids, uid, umask, start_new_session, process_group)
             self._execute_wrapped(
-                *(argv, executable, paths, preexec_fn, close_fds, pass_fds, cwd, env),
+                *(argv, executable, [*map(os.fsencode, paths)], preexec_fn),
+                *(close_fds, pass_fds, cwd, env),
                 *(pipes, restore_signals, ids),
             )
             return
         sys.audit("subprocess.Popen", program, argv, cwd, env)
-        request = _native.Request(
-            [os.fsencode(argument) for argument in argv],
+        variables = None if env is None else _environment(env)
+        launch = (
+            argv,
             paths,
-            None if env is None else _environment(env),
-            stdio=(p2cread, c2pwrite, errwrite),
-            parent_ends=(p2cwrite, c2pread, errread),
-            close_fds=bool(close_fds),
-            restore_signals=bool(restore_signals),
-            new_session=bool(start_new_session),
-            process_group=process_group,
-            umask=umask,
+            variables,
+            cwd,
+            pipes,
+            close_fds,
+            restore_signals,
+            start_new_session,
+            process_group,
+            umask,
         )
-        if cwd is not None:
-            request.set_cwd(os.fsencode(cwd))
-        if pass_fds:
+        if preexec_fn or pass_fds or uid is not None or gid is not None or gids is not None:
+            request = _native.Request(*launch)
             request.set_pass_fds(pass_fds)
-        if uid is not None or gid is not None or gids is not None:
             request.set_ids(uid, gid, gids)
-        if preexec_fn is None:
-            pid, plan = _native.start(self.isolation, request)
+            if preexec_fn is None:
+                result, plan = _native.start(isolation, request)
+            else:
+                result, plan = _native.start_with(isolation, request, preexec_fn)
         else:
-            pid, plan = _native.start_with(self.isolation, request, preexec_fn)
-        if pid < 0:
-            _raise_failure(request.c.report, program, cwd)
-        self.pid = pid
+            result, plan = _native.spawn(isolation, launch)
+        if type(result) is not int:
+            _raise_failure(result, program, cwd)
+        self.pid = result
         self.mechanism = plan.mechanism
         self._child_created = True
-        if pipes == NO_PIPES:
+        if pipes == _native.NO_PIPES:
             self._closed_child_pipe_fds = True
         else:
             self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
@@ -194,7 +199,13 @@ def candidates(program: Path, env: Mapping[Any, Any] | None) -> list[bytes]:
     name = os.fsencode(program)
     if b"/" in name:
         return [name]
-    return [os.path.join(os.fsencode(folder), name) for folder in os.get_exec_path(env)]
+    folders = os.get_exec_path(env) if env is not None else _path()
+    return [os.path.join(os.fsencode(folder), name) for folder in folders]
+
+
+def _path() -> list[str]:
+    """As :func:`os.get_exec_path`, which looks for more than this process can have."""
+    return os.environ.get("PATH", os.defpath).split(os.pathsep)
 
 
 def _environment(env: Mapping[Any, Any]) -> list[bytes]:

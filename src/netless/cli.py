@@ -119,8 +119,7 @@ def run(isolation: Isolation, command: Sequence[str]) -> int:
         from . import _wrapper
 
         _wrapper.become(isolation, command, paths)
-    arguments = [os.fsencode(argument) for argument in command]
-    request = _native.Request(arguments, paths, restore_signals=True)
+    request = _native.Request(command, paths, restore_signals=True)
     report = _native.execute(isolation, request)
     if not _native.is_ordinary(report):
         _native.raise_isolation_failure(report)
