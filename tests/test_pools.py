@@ -15,6 +15,7 @@ import pytest
 
 import netless
 from netless import Isolation
+from netless._contexts import Instead, seeing
 from support import children, live_network_namespaces, open_descriptors
 
 pytestmark = [pytest.mark.isolated, pytest.mark.native]
@@ -282,6 +283,17 @@ def test_forked_worker_keeps_signal_handlers(script) -> None:
         """
     )
     assert sorted(done.stdout.split()) == ["0", "True", "True", "handled"], done.stderr
+
+
+def test_multiprocessing_that_starts_processes_otherwise_is_refused() -> None:
+    """A Python whose code does not use the functions that are replaced would not isolate."""
+
+    def launch() -> None:
+        os.getpid()
+
+    with pytest.raises(netless.NetworkIsolationUnavailable) as caught:
+        seeing(launch, os=Instead(os, fork=int))
+    assert caught.value.cause == "python-unsupported"
 
 
 # ---- the executor ----
