@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -11,11 +12,24 @@ from cffi import FFI
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 
+INTERPRETER = "pypy.c" if sys.implementation.name == "pypy" else "cpython.c"
 SOURCES = {
-    "linux": ["spawn.c", "linux.c", "seal.c", "descriptors.c", "cpython.c"],
-    "darwin": ["spawn.c", "macos.c", "no_namespaces.c", "cpython.c"],
+    "linux": ["spawn.c", "linux.c", "seal.c", "descriptors.c", INTERPRETER],
+    "darwin": ["spawn.c", "macos.c", "no_namespaces.c", INTERPRETER],
 }.get(sys.platform, ["unsupported.c", "no_namespaces.c"])
 SANITIZE = ["-fsanitize=address,undefined"]
+PREAMBLE = """
+#include "spawn.h"
+const char *netless_version(void) { return NETLESS_VERSION; }
+"""
+
+
+def version() -> str:
+    """What ``netless.__version__`` says, without importing the package."""
+    text = (ROOT / "src" / "netless" / "__init__.py").read_text()
+    found = re.search(r'^__version__ = "(.+)"$', text, re.MULTILINE)
+    assert found is not None
+    return found[1]
 
 
 def declarations() -> str:
@@ -44,11 +58,12 @@ ffi = FFI()
 ffi.cdef(declarations())
 ffi.set_source(
     "netless._spawn",
-    '#include "spawn.h"',
+    PREAMBLE,
     sources=[os.path.relpath(HERE / name, ROOT) for name in SOURCES],
     depends=[os.path.relpath(path, ROOT) for path in sorted(HERE.iterdir()) if path.is_file()],
     # Without a compiler the package still installs, and the external wrapper takes over.
     optional=os.environ.get("NETLESS_REQUIRE_NATIVE") != "1",
+    define_macros=[("NETLESS_VERSION", f'"{version()}"')],
     include_dirs=[os.path.relpath(HERE, ROOT)],
     extra_compile_args=compile_arguments() if sys.platform != "win32" else [],
     extra_link_args=SANITIZE if os.environ.get("NETLESS_SANITIZE") == "1" else [],

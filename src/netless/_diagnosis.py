@@ -282,6 +282,11 @@ UNKNOWN_MULTIPROCESSING = Finding(
     "use a newer netless, or netless.Popen",
 )
 NOT_HERE = Finding("mechanism-unavailable", "", 'ask for mechanism="auto"')
+NO_HOOK = Finding(
+    "mechanism-unavailable",
+    "the native extension cannot call preexec_fn on PyPy",
+    'leave preexec_fn out, or ask for mechanism="wrapper"',
+)
 
 
 def unsupported_platform() -> NetworkIsolationUnavailable:
