@@ -9,6 +9,7 @@
 #include "spawn.h"
 
 #include <errno.h>
+#include <stddef.h>
 
 int netless_popen(const struct netless_plan *plan, struct netless_request *request)
 {
