@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -11,11 +12,26 @@ from cffi import FFI
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 
+INTERPRETER = "pypy.c" if sys.implementation.name == "pypy" else "cpython.c"
 SOURCES = {
-    "linux": ["spawn.c", "linux.c", "seal.c", "descriptors.c", "cpython.c"],
-    "darwin": ["spawn.c", "macos.c", "no_namespaces.c", "cpython.c"],
+    "linux": ["spawn.c", "linux.c", "seal.c", "descriptors.c", INTERPRETER],
+    "darwin": ["spawn.c", "macos.c", "no_namespaces.c", INTERPRETER],
 }.get(sys.platform, ["unsupported.c", "no_namespaces.c"])
 SANITIZE = ["-fsanitize=address,undefined"]
+# Not gcc's own wrapper of execve: tests/programs/coverage.c says why.
+COVERAGE = ["--coverage", "-fprofile-update=atomic", "-fno-builtin-execve", "-g", "-O0"]
+PREAMBLE = """
+#include "spawn.h"
+const char *netless_version(void) { return NETLESS_VERSION; }
+"""
+
+
+def version() -> str:
+    """What ``netless.__version__`` says, without importing the package."""
+    text = (ROOT / "src" / "netless" / "__init__.py").read_text()
+    found = re.search(r'^__version__ = "(.+)"$', text, re.MULTILINE)
+    assert found is not None
+    return found[1]
 
 
 def declarations() -> str:
@@ -24,13 +40,20 @@ def declarations() -> str:
     return "\n".join(line for line in public.splitlines() if not line.startswith("#"))
 
 
+def is_set(switch: str) -> bool:
+    """Is this switch of the environment on? All of them are for CI."""
+    return os.environ.get(f"NETLESS_{switch}") == "1"
+
+
 def compile_arguments() -> list[str]:
-    """Plain by default; NETLESS_WERROR=1 and NETLESS_SANITIZE=1 are for CI."""
+    """Plain by default."""
     arguments = ["-std=gnu11"]
-    if os.environ.get("NETLESS_WERROR") == "1":
+    if is_set("WERROR"):
         # cffi's generated wrappers have no prototypes and shadow; our files are checked apart.
         arguments += ["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"]
-    if os.environ.get("NETLESS_SANITIZE") == "1":
+    if is_set("COVERAGE"):
+        arguments += COVERAGE
+    if is_set("SANITIZE"):
         arguments += [
             "-g",
             "-O1",
@@ -40,16 +63,32 @@ def compile_arguments() -> list[str]:
     return arguments
 
 
+def link_arguments() -> list[str]:
+    """What the switches need of the linker."""
+    if is_set("COVERAGE"):
+        return ["--coverage", "-Wl,--wrap=_exit", "-Wl,--wrap=execve"]
+    return SANITIZE if is_set("SANITIZE") else []
+
+
+def sources() -> list[str]:
+    """This platform's files, from the root."""
+    files = [HERE / name for name in SOURCES]
+    if is_set("COVERAGE"):
+        files.append(ROOT / "tests" / "programs" / "coverage.c")
+    return [os.path.relpath(file, ROOT) for file in files]
+
+
 ffi = FFI()
 ffi.cdef(declarations())
 ffi.set_source(
     "netless._spawn",
-    '#include "spawn.h"',
-    sources=[os.path.relpath(HERE / name, ROOT) for name in SOURCES],
+    PREAMBLE,
+    sources=sources(),
     depends=[os.path.relpath(path, ROOT) for path in sorted(HERE.iterdir()) if path.is_file()],
     # Without a compiler the package still installs, and the external wrapper takes over.
-    optional=os.environ.get("NETLESS_REQUIRE_NATIVE") != "1",
+    optional=not is_set("REQUIRE_NATIVE"),
+    define_macros=[("NETLESS_VERSION", f'"{version()}"')],
     include_dirs=[os.path.relpath(HERE, ROOT)],
     extra_compile_args=compile_arguments() if sys.platform != "win32" else [],
-    extra_link_args=SANITIZE if os.environ.get("NETLESS_SANITIZE") == "1" else [],
+    extra_link_args=link_arguments(),
 )

@@ -1,5 +1,5 @@
 /*
- * The only C file that knows CPython.
+ * The only C file that knows CPython; pypy.c is its counterpart.
  *
  * cffi releases the interpreter's lock around every call.  What must happen under
  * it takes it back for as long as it lasts, or is a function that cffi does not
@@ -10,37 +10,15 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "spawn.h"
-
-/* One block: the pointers, then the strings. */
-static char **copy_environ(void)
-{
-    char **variables = netless_environ();
-    size_t count = 0, size = 0;
-
-    for (; variables != NULL && variables[count] != NULL; count++)
-        size += strlen(variables[count]) + 1;
-    char **copy = malloc((count + 1) * sizeof(char *) + size);
-    if (copy == NULL)
-        return NULL;
-    char *text = (char *)(copy + count + 1);
-    for (size_t i = 0; i < count; i++) {
-        size_t length = strlen(variables[i]) + 1;
-        copy[i] = memcpy(text, variables[i], length);
-        text += length;
-    }
-    copy[count] = NULL;
-    return copy;
-}
 
 /* Copied under the lock: no other thread of the interpreter can be inside putenv. */
 int netless_popen(const struct netless_plan *plan, struct netless_request *request)
 {
     if (!request->has_env) {
         PyGILState_STATE lock = PyGILState_Ensure();
-        request->environ_copy = copy_environ();
+        request->environ_copy = netless_duplicate(netless_environ());
         PyGILState_Release(lock);
         if (request->environ_copy == NULL)
             return netless_fail(&request->report, NETLESS_STEP_MEMORY);
@@ -147,11 +125,12 @@ static int convert(struct strings *strings, struct netless_request *request)
     request->candidates = blocks[1].text;
     request->env = blocks[2].text;
     request->cwd = blocks[3].text;
-    if (!request->has_env && (request->environ_copy = copy_environ()) == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    return 0;
+    if (!request->has_env)
+        request->environ_copy = netless_duplicate(netless_environ());
+    if (request->has_env || request->environ_copy != NULL)
+        return 0;
+    PyErr_NoMemory();
+    return -1;
 }
 
 /* The pid, or the report as bytes. The lock is given up once, for the launch itself. */

@@ -64,6 +64,26 @@ int netless_number(const char *text)
 
 /* ---- before the clone: arguments into plain C memory ---- */
 
+/* One block: the pointers, then the strings. NULL when out of memory. */
+char **netless_duplicate(char **variables)
+{
+    size_t count = 0, size = 0;
+
+    for (; variables != NULL && variables[count] != NULL; count++)
+        size += strlen(variables[count]) + 1;
+    char **copy = malloc((count + 1) * sizeof(char *) + size);
+    if (copy == NULL)
+        return NULL;
+    char *text = (char *)(copy + count + 1);
+    for (size_t i = 0; i < count; i++) {
+        size_t length = strlen(variables[i]) + 1;
+        copy[i] = memcpy(text, variables[i], length);
+        text += length;
+    }
+    copy[count] = NULL;
+    return copy;
+}
+
 static void split(const char *strings, int count, char **pointers)
 {
     for (int i = 0; i < count; i++) {

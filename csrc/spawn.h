@@ -180,6 +180,9 @@ struct netless_request {
     struct netless_report report;
 };
 
+/* The version that the extension was built as; defined by build.py. */
+const char *netless_version(void);
+
 /* How this platform isolates: "namespace", "seatbelt", or "" where it cannot. */
 const char *netless_mechanism(void);
 
@@ -259,6 +262,7 @@ int netless_fail(struct netless_report *report, enum netless_step step);
 /* spawn.c */
 int netless_number(const char *text);
 int netless_above_stdio(int fd);
+char **netless_duplicate(char **variables);
 void netless_block_signals(sigset_t *before);
 void netless_restore_signals(const sigset_t *before);
 pid_t netless_fork_isolated(void);

@@ -164,6 +164,31 @@ def test_docker_as_its_root(fallback: str | None, deny) -> None:
         expect_filter(found, "blocked-by-seccomp", "unshare", "EPERM")
 
 
+INSTALL = Path(__file__).resolve().parent.parent / "docs" / "install.md"
+
+
+@pytest.mark.parametrize("isolation", [{}, {"private": True}, {"loopback": True}])
+@pytest.mark.parametrize("who", ["caller", "container's root"])
+def test_docker_with_the_rule_of_the_documentation(isolation: dict, who: str, deny) -> None:
+    """All else that Docker refuses stays refused."""
+    if not INSTALL.exists():
+        pytest.skip("the tests are not in a checkout")
+    rules = [line for line in INSTALL.read_text().splitlines() if line.startswith('{"names"')]
+    assert len(rules) == 1
+    allowed = json.loads(rules[0])
+    assert allowed["action"] == "SCMP_ACT_ALLOW"
+    left = [rule for rule in DOCKER if rule.partition("=")[0] not in allowed["names"]]
+    assert len(left) == len(DOCKER) - 2
+    keep: tuple[str, ...] = ()
+    if who != "caller":
+        inside = () if IS_ROOT else ROOT_INSIDE
+        capabilities = f"--bounding-set=-all,{plus(DOCKER_CAPABILITIES)}"
+        keep = (*inside, "setpriv", capabilities, "--inh-caps=-all")
+    found = observe((*keep, *deny(*left)), isolation)
+    assert found["mechanism"] == "namespace"
+    assert found["guarantees"] >= EVERYTHING
+
+
 def plus(capabilities: str) -> str:
     return ",".join("+" + name.removeprefix("cap_") for name in capabilities.split(","))
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
+import sysconfig
 import venv
 from pathlib import Path
 
 import pytest
 
+import netless
 from support import MUST_ISOLATE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -116,3 +119,52 @@ def test_required_extension_makes_a_missing_compiler_an_error(
     environment: Path, source: Path
 ) -> None:
     assert install(environment, source, NETLESS_REQUIRE_NATIVE="1").returncode != 0
+
+
+# ---- one version ----
+
+
+def test_extension_of_another_version_is_refused(tmp_path: Path) -> None:
+    """Neither used nor passed over for the wrapper."""
+    copy = tmp_path / "netless"
+    shutil.copytree(
+        Path(netless.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__")
+    )
+    file = copy / "__init__.py"
+    text = file.read_text()
+    file.write_text(text.replace(f'__version__ = "{netless.__version__}"', '__version__ = "99.0"'))
+    command = [sys.executable, "-c", "import netless; print(netless.__version__)"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True)
+    if not netless._native.is_available():  # the control: nothing to refuse
+        assert done.stdout == "99.0\n"
+        return
+    assert done.returncode == 1
+    message = done.stderr.splitlines()[-1]
+    assert message.startswith("ImportError: the extension netless._spawn was built as version")
+    assert f" {netless.__version__}, but netless is 99.0:" in message
+    assert "pip install" in message
+
+
+@pytest.mark.parametrize("disabled", [0, 1])
+def test_free_threaded_builds_have_no_stable_abi(
+    disabled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.14t cannot load abi3: its wheel must not claim to be one."""
+    setup = ROOT / "setup.py"
+    if not setup.exists():
+        pytest.skip("the tests are not in a checkout")
+    setuptools = pytest.importorskip("setuptools")
+    told: dict[str, object] = {}
+    monkeypatch.setattr(setuptools, "setup", lambda **keywords: told.update(keywords))
+    found = sysconfig.get_config_var
+    monkeypatch.setattr(
+        sysconfig,
+        "get_config_var",
+        lambda name: disabled if name == "Py_GIL_DISABLED" else found(name),
+    )
+    monkeypatch.chdir(ROOT)
+    runpy.run_path(str(setup))
+    has_tag = told["options"] == {"bdist_wheel": {"py_limited_api": "cp310"}}
+    assert has_tag == (not disabled and sys.implementation.name == "cpython")
+    assert has_tag or not told["options"]

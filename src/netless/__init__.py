@@ -4,6 +4,9 @@
 :mod:`subprocess`; each child that it starts is isolated, or not started at all.
 """
 
+# The only place that has it; before the imports, since _native compares the extension with it.
+__version__ = "0.1.0"
+
 from subprocess import (
     DEVNULL,
     PIPE,
@@ -27,8 +30,6 @@ from ._popen import (
     run,
 )
 from ._probe import Probe, probe, require
-
-__version__ = "0.1.0"
 
 __all__ = [
     "DEVNULL",

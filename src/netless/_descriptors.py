@@ -124,7 +124,7 @@ def _is_read_only(fd: int) -> bool:
 
     flags = fcntl.fcntl(fd, fcntl.F_GETFL)
     path_only: int = getattr(os, "O_PATH", 0)
-    return flags & os.O_ACCMODE == os.O_RDONLY and not flags & path_only
+    return flags & (os.O_WRONLY | os.O_RDWR) == os.O_RDONLY and not flags & path_only
 
 
 def _target(fd: int) -> str:

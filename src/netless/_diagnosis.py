@@ -282,6 +282,11 @@ UNKNOWN_MULTIPROCESSING = Finding(
     "use a newer netless, or netless.Popen",
 )
 NOT_HERE = Finding("mechanism-unavailable", "", 'ask for mechanism="auto"')
+NO_HOOK = Finding(
+    "mechanism-unavailable",
+    "the native extension cannot fork PyPy, for preexec_fn or multiprocessing's fork",
+    'leave preexec_fn out or ask for mechanism="wrapper"; use the start method "spawn"',
+)
 
 
 def unsupported_platform() -> NetworkIsolationUnavailable:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from . import _diagnosis
+from . import __version__, _diagnosis
 from ._errors import InheritedSocketError, NetworkIsolationUnavailable
 from ._isolation import Isolation
 from ._profile import profile
@@ -32,6 +32,24 @@ try:
     from ._spawn import ffi, lib
 except ImportError:  # no compiler at installation time, or not this platform
     ffi = lib = None
+
+
+def _check_version(found: str) -> None:
+    """No going on with the wrapper: an installation that is torn is to be mended."""
+    if found != __version__:
+        raise ImportError(
+            f"the extension netless._spawn was built as version {found}, but netless is"
+            f" {__version__}: two installations are mixed; install netless again"
+            " (pip install --force-reinstall netless; in a checkout: pip install -e .)",
+            name="netless._spawn",
+        )
+
+
+if lib is not None:
+    # An extension from before this function is older still.
+    _check_version(
+        ffi.string(lib.netless_version()).decode() if hasattr(lib, "netless_version") else "unknown"
+    )
 
 # What subprocess would raise as well: not a matter of isolation.
 RESOURCE_ERRORS = frozenset((errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE))
@@ -516,7 +534,9 @@ def start(isolation: Isolation, request: Request) -> tuple[Any, Plan]:
 def start_with(
     isolation: Isolation, request: Request, preexec_fn: Callable[[], object]
 ) -> tuple[Any, Plan]:
-    """As :func:`start`, with ``preexec_fn`` called in the isolated child."""
+    """As :func:`start`, with ``preexec_fn`` called in the isolated child. CPython only."""
+    if sys.implementation.name == "pypy":
+        raise _diagnosis.unavailable(_diagnosis.NO_HOOK)
 
     def fork_once(plan: Plan) -> Any:
         if lib.netless_fork_begin(plan.c, request.c) < 0:
@@ -568,6 +588,8 @@ def fork(isolation: Isolation) -> int:
     What the parent has open and leads to a network is shut in the child: reading and
     writing there fails.
     """
+    if sys.implementation.name == "pypy":
+        raise _diagnosis.unavailable(_diagnosis.NO_HOOK)
     plan = _settle_alone(isolation)
     request = Request(close_fds=True)
     request.c.stays = True

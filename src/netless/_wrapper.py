@@ -173,7 +173,9 @@ def _pipe() -> tuple[int, int]:
 def _above_stdio(fd: int) -> int:
     import fcntl
 
-    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    # PyPy's fcntl has no name for it.
+    command = getattr(fcntl, "F_DUPFD_CLOEXEC", 67 if sys.platform == "darwin" else 1030)
+    return fcntl.fcntl(fd, command, 3)
 
 
 def _copy_if_open(fd: int) -> int:
