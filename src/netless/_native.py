@@ -525,12 +525,13 @@ def _start_again(stale: Plan, request: Request, once: Callable[[Plan], int]) -> 
     return once(plan), plan
 
 
-def isolate(isolation: Isolation) -> None:
+def isolate(isolation: Isolation) -> Plan:
     """Isolate this process, which has one thread and has forgotten its namespaces."""
     plan = _settle_alone(isolation)
     report = ffi.new("struct netless_report *")
     if lib.netless_isolate(plan.c, report) < 0:
         raise_isolation_failure(report)
+    return plan
 
 
 def forget() -> None:
