@@ -173,7 +173,7 @@ class IsolatedContext(context.BaseContext):
             {
                 "_context": self,
                 "_start_method": method,
-                "_Popen": functools.partial(self._launchers[method], self),
+                "_Popen": staticmethod(functools.partial(self._launchers[method], self)),
                 "__module__": __name__,
             },
         )
