@@ -173,7 +173,7 @@ class IsolatedContext(context.BaseContext):
             {
                 "_context": self,
                 "_start_method": method,
-                "_Popen": functools.partial(self._launchers[method], self),
+                "_Popen": staticmethod(functools.partial(self._launchers[method], self)),
                 "__module__": __name__,
             },
         )
@@ -210,7 +210,7 @@ class IsolatedContext(context.BaseContext):
 
         if not self.isolation.unix_sockets:
             raise ValueError("a manager is reached by an AF_UNIX socket: unix_sockets=False")
-        # An abstract address, the default, is not seen from another network namespace.
+        # By path: an abstract address, as some Pythons choose, is not seen from outside.
         address = tempfile.mktemp(prefix="manager-", dir=util.get_temp_dir())
         manager = SyncManager(address, ctx=self)
         manager.start()

@@ -110,9 +110,13 @@ class InheritedSocketError(ValueError):
 
     def __str__(self) -> str:
         return (
-            f"descriptor {self.fd} is {self._described()}, which the isolated child must not "
-            f"inherit; close it or pass Isolation(inherit_sockets=True)"
+            f"{self.summary()}, which the isolated child must not inherit; "
+            f"close it or pass Isolation(inherit_sockets=True)"
         )
+
+    def summary(self) -> str:
+        """Which descriptor it is, and what."""
+        return f"descriptor {self.fd} is {self._described()}"
 
     def _described(self) -> str:
         if self.family is None:

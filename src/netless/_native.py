@@ -569,12 +569,13 @@ def _run_in_child(preexec_fn: Callable[[], object]) -> NoReturn:
         os._exit(255)
 
 
-def isolate(isolation: Isolation) -> None:
+def isolate(isolation: Isolation) -> Plan:
     """Isolate this process, which has one thread and has forgotten its namespaces."""
     plan = _settle_alone(isolation)
     report = ffi.new("struct netless_report *")
     if lib.netless_isolate(plan.c, report) < 0:
         raise_isolation_failure(report)
+    return plan
 
 
 def forget() -> None:

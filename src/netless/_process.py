@@ -33,6 +33,11 @@ def isolate(isolation: Isolation = DEFAULT) -> None:
             leads to a network; nothing was changed.
         OSError: out of processes, descriptors or memory.
     """
+    enter(isolation)
+
+
+def enter(isolation: Isolation) -> _native.Plan:
+    """As :func:`isolate`, and tell what is in force."""
     if os.name != "posix" or sys.platform not in ("linux", "darwin"):
         raise _diagnosis.unsupported_platform()
     if sys.platform == "linux":
@@ -47,7 +52,7 @@ def isolate(isolation: Isolation = DEFAULT) -> None:
             close_fds=True,
             unix_sockets=isolation.unix_sockets,
         )
-    _native.isolate(isolation)
+    return _native.isolate(isolation)
 
 
 def _count_threads() -> int:
