@@ -20,7 +20,7 @@ import sys
 import sysconfig
 import tempfile
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from setuptools import Command
@@ -38,7 +38,7 @@ ELSEWHERE = ["unsupported.c", "no_namespaces.c"]
 ZIG_MACHINES = ("x86_64", "aarch64")
 
 
-class BuildLauncher(Command):  # type: ignore[misc]
+class BuildLauncher(Command):
     """The command build_scripts: where others copy scripts, this compiles the only one."""
 
     description = f"build {NAME}"
@@ -71,13 +71,14 @@ class BuildLauncher(Command):  # type: ignore[misc]
 
 def build(output: Path) -> None:
     """Compile and link, with the first compiler that can."""
-    compilers = list(_compilers())
-    for number, compiler in enumerate(compilers, 1):
+    *others, last = _compilers()
+    for compiler in others:
         try:
-            return link(output, compiler)
+            link(output, compiler)
         except (OSError, subprocess.CalledProcessError):
-            if number == len(compilers):
-                raise
+            continue
+        return
+    link(output, last)
 
 
 def _compilers() -> Iterator[list[str]]:
@@ -172,7 +173,7 @@ def _quoted(text: str) -> str:
     return json.dumps(text.encode("ascii").decode())
 
 
-def _array(kind: str, name: str, items: Iterator[str]) -> str:
+def _array(kind: str, name: str, items: Iterable[str]) -> str:
     return f"static const {kind} {name}[] = {{{', '.join(items)}}};"
 
 
@@ -196,7 +197,7 @@ def _kinds(words: dict[str, str]) -> str:
     return _array("struct { const char *name, *meaning; }", "KINDS", rows)
 
 
-def _named(name: str, names: dict[int, str]) -> str:
+def _named(name: str, names: Mapping[int, str]) -> str:
     """Names of numbers that are not the same everywhere, as far as the target has them."""
     rows = (f"#ifdef {word}\n    {{{word}, {_quoted(word)}}},\n#endif" for word in names.values())
     return "\n".join([f"static const struct netless_name {name}[] = {{", *rows, "};"])
