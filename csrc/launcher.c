@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -189,11 +190,12 @@ static const char HELP[] =
 /* Not among 0, 1, 2, and gone after execve: its end without a word means that it was reached. */
 static void take_report_fd(struct wish *wish, const char *text)
 {
-    int fd = netless_number(text);
+    char *end;
+    long fd = strtol(text, &end, 10);
 
-    if (fd < 3 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
+    if (*end != '\0' || fd < 3 || fd > INT_MAX || fcntl((int)fd, F_SETFD, FD_CLOEXEC) < 0)
         refuse(wish, "--fd-report wants an open descriptor above 2, not ", text);
-    wish->report_fd = fd;
+    wish->report_fd = (int)fd;
 }
 
 static const char *take_mechanism(const struct wish *wish, const char *name)
