@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 import netless
-from netless import Isolation, _native
+from netless import Isolation, _launcher, _native
 
 Start = Callable[..., "subprocess.Popen[Any]"]
 
@@ -21,8 +21,10 @@ PRIVATE = "netless private"
 PREEXEC = "preexec_fn + unshare"
 UNSHARE = "unshare"
 BWRAP = "bwrap"
+LAUNCHER = "netless-exec"
 
 PREFIXES = {
+    LAUNCHER: [_launcher.find() or LAUNCHER, "--"],
     UNSHARE: ["unshare", "--user", "--map-current-user", "--net", "--"],
     BWRAP: ["bwrap", "--dev-bind", "/", "/", "--unshare-user", "--unshare-net", "--"],
     "firejail": ["firejail", "--quiet", "--noprofile", "--net=none", "--"],

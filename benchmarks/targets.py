@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .contenders import BWRAP, POPEN, PRIVATE, SHARED, UNSHARE
+from .contenders import BWRAP, LAUNCHER, POPEN, PRIVATE, SHARED, UNSHARE
 from .parts import FLOOR_OF_THREADS
 
 Results = dict[str, Any]
@@ -48,6 +48,12 @@ def _median(table: Results, *path: str) -> float:
 def _noop(name: str, other: str) -> Callable[[Results], float]:
     return lambda r: (
         _median(r, "spawn", "static no-op", name) / _median(r, "spawn", "static no-op", other)
+    )
+
+
+def _true(name: str, other: str) -> Callable[[Results], float]:
+    return lambda r: (
+        _median(r, "spawn", "/bin/true", name) / _median(r, "spawn", "/bin/true", other)
     )
 
 
@@ -96,6 +102,8 @@ TARGETS = [
     Target("longest stall of another thread / subprocess.Popen", 0.3, _pair("stall")),
     Target("unshare / netless shared", 3.0, _noop(UNSHARE, SHARED), True),
     Target("bwrap / netless shared", 4.3, _noop(BWRAP, SHARED), True),
+    Target("netless-exec / unshare, /bin/true", 0.65, _true(LAUNCHER, UNSHARE)),
+    Target("netless-exec / bwrap, /bin/true", 0.45, _true(LAUNCHER, BWRAP)),
     Target("CPU time of the parent per child / subprocess.Popen", 1.0, _pair("cpu")),
     Target("getppid in the child / under subprocess.Popen", 1.15, _pair("getppid")),
     Target("import netless / import subprocess, each over bare", 3.0, _import_cost),

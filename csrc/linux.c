@@ -17,6 +17,7 @@
 #include <net/if.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
@@ -37,6 +38,7 @@
 
 /* The child needs 3 KB; sanitizers and signal frames want more. */
 #define CHILD_STACK_SIZE 65536
+#define HOLDER_STACK_SIZE 4096
 
 /* The kernel takes at most one page of map text. */
 #define MAP_TEXT_SIZE 4096
@@ -295,18 +297,38 @@ static int write_file(int proc_pid, const char *name, const char *text)
     return written < 0 ? -1 : 0;
 }
 
+/* A whole file of /proc as text; -1 where it does not fit. */
+static int read_file(const char *path, char *text, size_t size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    ssize_t length = read(fd, text, size);
+    int error = length == (ssize_t)size ? E2BIG : errno;
+    close(fd);
+    errno = error;
+    if (length < 0 || length == (ssize_t)size)
+        return -1;
+    text[length] = '\0';
+    return 0;
+}
+
 /* Every id that this process can name, mapped to itself. */
 static int whole_map_text(const char *path, char *text, size_t size)
 {
-    unsigned int inside, outside, count;
+    char own[MAP_TEXT_SIZE], *end = own;
     size_t used = 0;
-    FILE *file = fopen(path, "re");
 
-    if (file == NULL)
+    if (read_file(path, own, sizeof own) < 0)
         return -1;
-    while (fscanf(file, "%u %u %u", &inside, &outside, &count) == 3 && used < size)
-        used += (size_t)snprintf(text + used, size - used, "%u %u %u\n", inside, inside, count);
-    fclose(file);
+    while (used < size) {
+        unsigned long inside = strtoul(end, &end, 10);
+        strtoul(end, &end, 10);         /* where that is outside */
+        unsigned long count = strtoul(end, &end, 10);
+        if (count == 0)
+            break;
+        used += (size_t)snprintf(text + used, size - used, "%lu %lu %lu\n", inside, inside, count);
+    }
     if (used > 0 && used < size)
         return 0;
     errno = EPERM;
@@ -430,6 +452,12 @@ static int open_both(int pid, struct netless_namespace *made, struct netless_rep
                                                   : NETLESS_STEP_OPEN_NAMESPACE);
 }
 
+static struct netless_namespace nothing_made(void)
+{
+    return (struct netless_namespace){.user_fd = -1, .net_fd = -1, .euid = geteuid(),
+                                      .egid = getegid()};
+}
+
 int netless_namespace_make(int map_root, struct netless_namespace *made,
                            struct netless_report *report)
 {
@@ -437,8 +465,7 @@ int netless_namespace_make(int map_root, struct netless_namespace *made,
     sigset_t before;
     int result = -1;
 
-    *made = (struct netless_namespace){.user_fd = -1, .net_fd = -1, .euid = geteuid(),
-                                       .egid = getegid()};
+    *made = nothing_made();
     NETLESS_TRY(report, NETLESS_STEP_CHANNEL, netless_channel(self.channel));
     netless_block_signals(&before);
     pid_t pid = clone_process(maker, &self, 0);     /* no SIGCHLD: nobody else reaps it */
@@ -455,6 +482,43 @@ int netless_namespace_make(int map_root, struct netless_namespace *made,
     if (pid > 0)
         netless_reap(pid);
     return result;
+}
+
+/* Nobody speaks to it, and all its signals are blocked. */
+static int holder(void *argument)
+{
+    for (;;)
+        syscall(SYS_ppoll, NULL, 0, NULL, NULL, 0);
+    (void)argument;
+    return 0;
+}
+
+/* The holder comes into being inside new namespaces, and shares this process's
+   memory: no copy of it, and nothing to wait for but the holder's end. */
+int netless_namespace_make_alone(int map_root, struct netless_namespace *made,
+                                 struct netless_report *report)
+{
+    _Alignas(16) char stack[HOLDER_STACK_SIZE];
+    sigset_t before;
+    int result = -1;
+
+    *made = nothing_made();
+    if (pid_in_proc() == getpid()) {
+        netless_block_signals(&before);
+        pid_t pid = clone(holder, stack + sizeof stack, CLONE_VM | CLONE_NEWUSER | CLONE_NEWNET,
+                          NULL);
+        netless_restore_signals(&before);
+        if (pid > 0) {
+            if (write_maps(pid, map_root, &made->whole_map, report) == 0)
+                result = open_both(pid, made, report);
+            kill(pid, SIGKILL);
+            netless_reap(pid);
+        }
+    }
+    if (result == 0)
+        return 0;
+    *report = (struct netless_report){.step = NETLESS_STEP_NONE};
+    return netless_namespace_make(map_root, made, report);
 }
 
 void netless_namespace_close(struct netless_namespace *sealed)

@@ -14,6 +14,11 @@ int netless_namespace_make(int map_root, struct netless_namespace *made,
     report->error = ENOSYS;
     return -1;
 }
+int netless_namespace_make_alone(int map_root, struct netless_namespace *made,
+                                 struct netless_report *report)
+{
+    return netless_namespace_make(map_root, made, report);
+}
 void netless_namespace_close(struct netless_namespace *sealed) { (void)sealed; }
 void netless_plan_seal(struct netless_plan *plan) { plan->layers = 0; }
 void netless_filter_build(uint32_t architecture, int rules, struct netless_filter *filter)

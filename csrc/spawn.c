@@ -457,7 +457,8 @@ int netless_spawn(const struct netless_plan *plan, struct netless_request *reque
 
 int netless_exec(const struct netless_plan *plan, struct netless_request *request)
 {
-    struct netless_launch launch = {.plan = plan, .request = request, .channel = {-1, -1}};
+    struct netless_launch launch = {.plan = plan, .request = request, .channel = {-1, -1},
+                                    .has_no_handlers = request->has_no_handlers};
 
     if (prepare(&launch) == 0 && netless_isolate(plan, &request->report) == 0) {
         netless_block_signals(&launch.mask);

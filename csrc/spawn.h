@@ -177,6 +177,7 @@ struct netless_request {
     unsigned int uid;
     int probe;                  /* stop where execve would be */
     int stays;                  /* netless_fork: no execve follows */
+    int has_no_handlers;        /* netless_exec: the caller never set a signal handler */
     struct netless_report report;
 };
 
@@ -189,6 +190,9 @@ const char *netless_mechanism(void);
 /* Makes the shared namespace. 0, or -1 with the report filled in. */
 int netless_namespace_make(int map_root, struct netless_namespace *made,
                            struct netless_report *report);
+/* The same, sooner, for a process of one thread. Where that fails, netless_namespace_make. */
+int netless_namespace_make_alone(int map_root, struct netless_namespace *made,
+                                 struct netless_report *report);
 /* Closes its descriptors, unless something else took their numbers. */
 void netless_namespace_close(struct netless_namespace *sealed);
 

@@ -16,7 +16,7 @@ if os.environ.get("NETLESS_TEST_WITHOUT_EXTENSION") == "1":
     sys.modules["netless._spawn"] = None  # as on a machine without a compiler
 
 import netless
-from support import MUST_ISOLATE, WITHOUT_EXTENSION, Listener, need
+from support import MUST_ISOLATE, WITHOUT_EXTENSION, ByLauncher, Listener, launcher, need
 
 HERE = Path(__file__).resolve().parent
 
@@ -31,6 +31,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("isolated"):
             item.add_marker(pytest.mark.skip(reason=f"no isolation here: {found.error}"))
+
+
+@pytest.fixture(params=["Popen", "netless-exec"])
+def way_in(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs the same test body by netless.Popen and by the launcher."""
+    if request.param == "netless-exec":
+        if WITHOUT_EXTENSION:
+            pytest.skip("there is no launcher without a compiler")
+        launcher()
+        monkeypatch.setattr(request.module, "netless", ByLauncher())
 
 
 @pytest.fixture(scope="session")

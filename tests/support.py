@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import os
 import shutil
 import socket
 import subprocess
 import threading
+import types
 from pathlib import Path
 
 import pytest
 
 import netless
-from netless import Isolation, _native
+from netless import Isolation, _launcher, _native
 
 WITHOUT_EXTENSION = os.environ.get("NETLESS_TEST_WITHOUT_EXTENSION") == "1"
 MUST_ISOLATE = os.environ.get("NETLESS_MUST_ISOLATE") == "1"
@@ -30,6 +32,87 @@ def need(program: str) -> str:
             pytest.fail(f"{program} is not installed")
         pytest.skip(f"{program} is not installed")
     return path
+
+
+def need_module(name: str) -> None:
+    """As :func:`need`, for what Python imports."""
+    if importlib.util.find_spec(name) is None:
+        (pytest.fail if MUST_ISOLATE else pytest.skip)(f"{name} is not installed")
+
+
+def launcher() -> str:
+    """The path of netless-exec."""
+    path = _launcher.find()
+    if path is None:
+        (pytest.fail if MUST_ISOLATE else pytest.skip)(f"{_launcher.NAME} is not installed")
+    return path
+
+
+def build_launcher() -> types.ModuleType:
+    """The module that builds netless-exec, of the checkout."""
+    source = Path(__file__).resolve().parent.parent / "csrc" / "build_launcher.py"
+    spec = importlib.util.spec_from_file_location("build_launcher", source)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class ByLauncher:
+    """netless's functions as a caller would write them that has nothing but netless-exec."""
+
+    def __getattr__(self, name: str):
+        return getattr(netless, name)
+
+    def Popen(self, args, *, isolation=DEFAULT, shell=False, pass_fds=(), **options):
+        argv = ["/bin/sh", "-c", args] if shell else [args] if isinstance(args, str) else args
+        read, write = os.pipe()
+        command = _launcher.command(launcher(), list(map(os.fspath, argv)), isolation)
+        command[1:1] = ["--fd-report", str(write)]
+        with open(read) as report:
+            try:
+                process = subprocess.Popen(command, pass_fds=[*pass_fds, write], **options)
+            finally:
+                os.close(write)
+            line = report.read()
+        if line:
+            with process:
+                raise reported(line, argv[0])
+        return process
+
+    def run(self, *args, timeout=None, input=None, capture_output=False, check=False, **options):
+        if input is not None:
+            options["stdin"] = subprocess.PIPE
+        if capture_output:
+            options["stdout"] = options["stderr"] = subprocess.PIPE
+        with self.Popen(*args, **options) as process:
+            out, err = process.communicate(input, timeout=timeout)
+        done = subprocess.CompletedProcess(process.args, process.returncode, out, err)
+        if check:
+            done.check_returncode()
+        return done
+
+    def call(self, *args, **options):
+        return self.run(*args, **options).returncode
+
+    def check_call(self, *args, **options):
+        return self.run(*args, check=True, **options).returncode
+
+    def check_output(self, *args, **options):
+        return self.run(*args, check=True, stdout=subprocess.PIPE, **options).stdout
+
+
+def reported(line: str, program: str) -> Exception:
+    """What one line of --fd-report means in Python."""
+    step, number, cause, *descriptor = line.split()
+    if step == "exec":
+        return OSError(int(number), os.strerror(int(number)), program)
+    if descriptor:
+        fd, family = map(int, descriptor)
+        kind = cause.removeprefix("inherited-")
+        return netless.InheritedSocketError(fd, None if family < 0 else family, kind)
+    return netless.NetworkIsolationUnavailable(
+        cause, step=None if step == "-" else step, errno=int(number) or None
+    )
 
 
 class Listener:

@@ -73,6 +73,7 @@ def check(listener: Listener, command: list[str], *, fails_anyway: bool = False,
     assert status != 0
 
 
+@pytest.mark.usefixtures("way_in")
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_blocks_over_ipv4(name: str, host: str, listener4: Listener) -> None:
@@ -81,6 +82,7 @@ def test_blocks_over_ipv4(name: str, host: str, listener4: Listener) -> None:
     check(listener4, command, fails_anyway=name in FAILS_EVEN_WHEN_CONNECTED)
 
 
+@pytest.mark.usefixtures("way_in")
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "bash_tcp"])
 def test_blocks_over_ipv6(name: str, listener6: Listener) -> None:
     command = COMMANDS[name]("::1", str(listener6.port))
@@ -88,6 +90,7 @@ def test_blocks_over_ipv6(name: str, listener6: Listener) -> None:
     check(listener6, command, fails_anyway=name in FAILS_EVEN_WHEN_CONNECTED)
 
 
+@pytest.mark.usefixtures("way_in")
 @pytest.mark.parametrize("flags", [(), ("-static",), ("-m32", "-static")], ids=lambda f: "".join(f))
 def test_blocks_compiled_programs(
     flags, programs, listener4: Listener, listener6: Listener
@@ -97,6 +100,7 @@ def test_blocks_compiled_programs(
     check(listener6, [program, "::1", str(listener6.port)])
 
 
+@pytest.mark.usefixtures("way_in")
 def test_blocks_ping() -> None:
     """ICMP has no listener to count: the control is the echo's answer."""
     command = [need("ping"), "-c1", "-W5", "127.0.0.1"]
@@ -147,6 +151,7 @@ def test_preexec_fn_itself_is_isolated(listener4: Listener) -> None:
     assert listener4.reached == before
 
 
+@pytest.mark.usefixtures("way_in")
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_grandchildren_stay_isolated(depth: int, listener4: Listener) -> None:
     command = [sys.executable, "-c", TCP, "127.0.0.1", str(listener4.port)]
@@ -156,11 +161,13 @@ def test_grandchildren_stay_isolated(depth: int, listener4: Listener) -> None:
     check(listener4, command)
 
 
+@pytest.mark.usefixtures("way_in")
 def test_grandchild_in_a_session_of_its_own_stays_isolated(listener4: Listener) -> None:
     command = ["setsid", "--wait", sys.executable, "-c", TCP, "127.0.0.1", str(listener4.port)]
     check(listener4, command, start_new_session=True)
 
 
+@pytest.mark.usefixtures("way_in")
 @pytest.mark.parametrize("isolation", [{"private": True}, {"map_root": True}, {"loopback": True}])
 def test_every_kind_of_namespace_blocks(isolation: dict, listener4: Listener) -> None:
     command = [sys.executable, "-c", TCP, "127.0.0.1", str(listener4.port)]

@@ -1,6 +1,6 @@
 """The environments of docs/environments.md, simulated: isolated as promised, or the right cause.
 
-In every one of them `probe`, `require` and a real launch must say the same.
+In every one of them `probe`, `require`, a real launch and `netless-exec` must say the same.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 import netless
-from netless import _diagnosis, _native
+import support
+from netless import _diagnosis, _launcher, _native
 from support import MUST_ISOLATE, need
 
 pytestmark = pytest.mark.isolated
@@ -45,10 +47,17 @@ HAS_FILTER_MECHANISM = _native.landlock_abi() >= 4
 NEEDS_FILTER = {"vm-sockets", "key-upcalls", "tty-injection"}
 
 
-def observe(prefix: tuple[str, ...], isolation: dict | None = None, *, script: str = "") -> dict:
-    """What all three say there, in two fresh processes; they must agree.
+def observe(
+    prefix: tuple[str, ...],
+    isolation: dict | None = None,
+    *,
+    script: str = "",
+    launcher: str | None = None,
+) -> dict:
+    """What all say there, each in a fresh process; they must agree.
 
-    ``prefix`` executes a command; ``script`` is shell that runs before it, within.
+    ``prefix`` executes a command; ``script`` is shell that runs before it, within;
+    ``launcher`` is another netless-exec than the installed one.
     """
     need_prefix(prefix)
     options = isolation or {}
@@ -56,15 +65,47 @@ def observe(prefix: tuple[str, ...], isolation: dict | None = None, *, script: s
     for spawn_first in (False, True):
         python = (sys.executable, str(ENVIRONMENT))
         command = [*python, json.dumps({**options, "spawn-first": spawn_first})]
-        if script:
-            command = ["sh", "-ec", f"{script}\nexec {shlex.join(command)}"]
         if prefix:
             need(prefix[0])
-        done = subprocess.run([*prefix, *command], capture_output=True, text=True, timeout=120)
+        done = there(prefix, script, command)
         assert done.returncode == 0, done.stderr
         answers.append(agreed(json.loads(done.stdout)))
     assert comparable(answers[0]) == comparable(answers[1])
+    compare_launcher(prefix, script, options, launcher or support.launcher(), answers[0])
     return answers[0]
+
+
+def there(prefix: tuple[str, ...], script: str, command: list[str], **options):
+    if script:
+        command = ["sh", "-ec", f"{script}\nexec {shlex.join(command)}"]
+    options = {"capture_output": True, "text": True, "timeout": 120, **options}
+    return subprocess.run([*prefix, *command], **options)
+
+
+def compare_launcher(
+    prefix: tuple[str, ...], script: str, isolation: dict, launcher: str, found: dict
+) -> None:
+    """The launcher runs, or refuses with the same words."""
+    link = ["readlink", "/proc/self/ns/net"]
+    command = _launcher.command(launcher, link, netless.Isolation(**isolation))
+    with tempfile.TemporaryFile("w+") as report:
+        fd = report.fileno()
+        command[1:1] = ["--fd-report", str(fd)]
+        done = there(prefix, script, command, pass_fds=[fd])
+        report.seek(0)
+        line = report.read()
+    if found.get("kind") == "NetworkIsolationUnavailable":
+        step, number = found["step"] or "-", found["errno"] or 0
+        assert (done.returncode, line) == (125, f"{step} {number} {found['cause']}\n")
+        hint = found["hint"]
+        summary = found["text"].removesuffix(f". Hint: {hint}")
+        assert done.stderr == f"netless-exec: error: {summary}\nnetless-exec: hint: {hint}\n"
+    elif "kind" in found:
+        assert (done.returncode, line.split()[1:]) == (125, [str(found["errno"]), "-"])
+    else:
+        assert (done.returncode, line) == (0, ""), done.stderr
+        is_outside = done.stdout.strip() == os.readlink("/proc/self/ns/net")
+        assert is_outside == (found["mechanism"] == "filter")
 
 
 def need_prefix(prefix: tuple[str, ...]) -> None:
@@ -121,6 +162,14 @@ def expect_filter(found: dict, cause: str, step: str, name: str) -> None:
 def deny(programs):
     program = programs("deny.c", "-static")
     return lambda *rules: (program, *rules, "--")
+
+
+@pytest.fixture(scope="module")
+def dynamic_launcher(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What LD_PRELOAD works on."""
+    output = tmp_path_factory.mktemp("dynamic") / _launcher.NAME
+    support.build_launcher().link(output, [need("gcc")])
+    return str(output)
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +252,8 @@ def test_podman_gets_a_namespace_for_each_child(isolation: dict, inside: tuple, 
 
 def test_security_module_that_says_eacces(deny) -> None:
     """As AppArmor and SELinux do; here it is visibly a filter."""
-    expect_error(observe(deny("unshare=EACCES")), "blocked-by-seccomp", "unshare", "EACCES")
+    found = observe(deny("unshare=EACCES", f"{CLONE_FLAGS}=EACCES"))
+    expect_error(found, "blocked-by-seccomp", "unshare", "EACCES")
 
 
 def test_system_calls_of_newer_kernels_missing(deny) -> None:
@@ -375,22 +425,28 @@ def test_caller_without_a_mapping() -> None:
 
 
 @pytest.mark.parametrize("isolation", [{}, {"private": True}, {"loopback": True}])
-def test_powerless_namespace(isolation: dict, powerless) -> None:
+def test_powerless_namespace(isolation: dict, powerless, dynamic_launcher: str) -> None:
     """Ubuntu's case: whoever makes the namespace has no power in it, who joins it has."""
-    found = observe(powerless, isolation)
+    found = observe(powerless, isolation, launcher=dynamic_launcher)
     assert found["mechanism"] == "namespace"
     assert found["guarantees"] == EVERYTHING
 
 
 @pytest.mark.parametrize("isolation", [{}, {"private": True}])
-def test_powerless_namespace_for_each_child(isolation: dict, powerless, deny) -> None:
-    found = observe((*deny("setns=EPERM"), *powerless), isolation)
+def test_powerless_namespace_for_each_child(
+    isolation: dict, powerless, deny, dynamic_launcher: str
+) -> None:
+    prefix = (*deny("setns=EPERM"), *powerless)
+    found = observe(prefix, isolation, launcher=dynamic_launcher)
     assert found["mechanism"] == "namespace"
     assert found["guarantees"] == ALONE
 
 
-def test_powerless_namespace_for_each_child_has_no_loopback(powerless, deny) -> None:
-    found = observe((*deny("setns=EPERM"), *powerless), {"loopback": True})
+def test_powerless_namespace_for_each_child_has_no_loopback(
+    powerless, deny, dynamic_launcher: str
+) -> None:
+    prefix = (*deny("setns=EPERM", f"{CLONE_FLAGS}=EPERM"), *powerless)
+    found = observe(prefix, {"loopback": True}, launcher=dynamic_launcher)
     expect_error(found, "refused", "loopback", "EPERM", "loopback=True")
 
 
@@ -570,7 +626,9 @@ def test_no_processes_left(start: str, script) -> None:
 @pytest.mark.parametrize("name", ["ENOMEM", "EMFILE", "ENFILE", "EAGAIN"])
 @pytest.mark.parametrize("call", ["unshare", "socketpair", "landlock_create_ruleset"])
 def test_resource_errors_are_no_refusals(call: str, name: str, deny) -> None:
-    found = observe(deny(f"{call}={name}"))
+    # The launcher makes its namespaces by clone where it can.
+    also = [f"{CLONE_FLAGS}={name}"] if call != "landlock_create_ruleset" else []
+    found = observe(deny(f"{call}={name}", *also))
     if call == "landlock_create_ruleset":  # also asked for its version, which says: none
         assert found["guarantees"] == EVERYTHING - {"siblings"}
     else:

@@ -24,7 +24,7 @@ import pytest
 import netless
 from netless import Isolation
 from netless._profile import profile
-from support import MUST_ISOLATE, need
+from support import MUST_ISOLATE, build_launcher, need
 
 HERE = Path(__file__).resolve().parent
 CSRC = HERE.parent / "csrc"
@@ -96,7 +96,7 @@ def test_linking_finds_what_the_system_does_not_have(target: str, tmp_path: Path
 
 
 def test_every_c_file_is_built_for_some_platform() -> None:
-    built = {*MACOS, *LINUX, *NOWHERE, "cpython.c", "pypy.c"}
+    built = {*MACOS, *LINUX, *NOWHERE, "cpython.c", "pypy.c", "launcher.c", "diagnosis.c"}
     assert built == {file.name for file in CSRC.glob("*.c")}
 
 
@@ -165,6 +165,13 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ],
         check=True,
     )
+    launcher = root / "bin" / "netless-exec"
+    launcher.parent.mkdir()
+    stand_in = str(HERE / "programs" / "seatbelt.c")
+    build_launcher().link(launcher, ["gcc", "-pthread", stand_in], "darwin")
+    record = root / f"netless-{netless.__version__}.dist-info" / "RECORD"
+    record.parent.mkdir()
+    record.write_text("bin/netless-exec,,\n")
     return root
 
 
@@ -385,11 +392,17 @@ def test_other_descriptors_are_closed(macos) -> None:
     assert len(result.split()) == 4
 
 
-def test_command_line_isolates_and_executes(package, listener4, marker) -> None:
+@pytest.mark.parametrize("way", ["netless run", "netless-exec", "without the launcher"])
+def test_command_line_isolates_and_executes(way: str, package, listener4, marker) -> None:
     environment = {**os.environ, "PYTHONPATH": str(package)}
     command = [sys.executable, "-c", CONNECT, str(listener4.port)]
     assert subprocess.call(command) == 0
     netless_run = [sys.executable, "-m", "netless", "run", "--"]
+    if way == "netless-exec":
+        netless_run = [str(package / "bin" / "netless-exec"), "--"]
+    elif way == "without the launcher":
+        hide = "import sys, netless._launcher as l; l.find = lambda: None; import netless.cli as c;"
+        netless_run = [sys.executable, "-c", f"{hide} sys.exit(c.main())", "run", "--"]
     inside = subprocess.run([*netless_run, *command], env=environment, capture_output=True)
     assert inside.returncode == 1
     assert b"PermissionError" in inside.stderr

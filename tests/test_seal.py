@@ -61,6 +61,7 @@ def is_open_isolated(command: list[str], isolation: Isolation, **options) -> boo
 SIMPLE = ["vsock", "vsock-high", "families", "int80-vsock", "io-uring", "keys", "usersock"]
 
 
+@pytest.mark.usefixtures("way_in")
 @pytest.mark.parametrize("isolation", ISOLATIONS, ids=label)
 @pytest.mark.parametrize("hole", SIMPLE)
 def test_shuts(hole: str, isolation: Isolation, holes: str) -> None:
@@ -69,6 +70,7 @@ def test_shuts(hole: str, isolation: Isolation, holes: str) -> None:
     assert not is_open_isolated([holes, hole], isolation)
 
 
+@pytest.mark.usefixtures("way_in")
 @pytest.mark.parametrize("isolation", ISOLATIONS, ids=label)
 @pytest.mark.parametrize("hole", ["vsock", "socketcall-vsock"])
 def test_shuts_for_32_bit_programs(hole: str, isolation: Isolation, programs) -> None:
@@ -78,6 +80,7 @@ def test_shuts_for_32_bit_programs(hole: str, isolation: Isolation, programs) ->
     assert not is_open_isolated([program, hole], isolation)
 
 
+@pytest.mark.usefixtures("way_in")
 @pytest.mark.parametrize("isolation", ISOLATIONS, ids=label)
 @pytest.mark.parametrize("hole", ["tiocsti", "tiocsti-high"])
 def test_shuts_typing_into_the_terminal(hole: str, isolation: Isolation, holes: str) -> None:
@@ -91,6 +94,7 @@ def test_shuts_typing_into_the_terminal(hole: str, isolation: Isolation, holes: 
         os.close(slave)
 
 
+@pytest.mark.usefixtures("way_in")
 @pytest.mark.parametrize("isolation", ISOLATIONS, ids=label)
 def test_shuts_the_console_selection_ioctl(isolation: Isolation, holes: str) -> None:
     """No console here: the control is that the kernel, not the filter, answers."""
@@ -98,6 +102,7 @@ def test_shuts_the_console_selection_ioctl(isolation: Isolation, holes: str) -> 
     assert not is_open_isolated([holes, "tioclinux"], isolation, stdin=subprocess.DEVNULL)
 
 
+@pytest.mark.usefixtures("way_in")
 def test_map_root_alone_could_sniff(holes: str) -> None:
     plain = ["unshare", "--user", "--map-root-user", "--net", "--"]
     assert is_open([*plain, holes, "packet"])
@@ -105,6 +110,7 @@ def test_map_root_alone_could_sniff(holes: str) -> None:
         assert not is_open_isolated([holes, "packet"], isolation)
 
 
+@pytest.mark.usefixtures("way_in")
 @pytest.mark.parametrize("isolation", [Isolation(), Isolation(map_root=True)], ids=label)
 def test_no_child_changes_the_shared_namespace(isolation: Isolation) -> None:
     """Root's and map_root's children have no power over it: lo stays down."""
@@ -115,6 +121,7 @@ def test_no_child_changes_the_shared_namespace(isolation: Isolation) -> None:
     assert b"UP" not in netless.check_output(["ip", "link", "show", "lo"], isolation=isolation)
 
 
+@pytest.mark.usefixtures("way_in")
 @pytest.mark.skipif(not IS_ROOT, reason="the helper is configured in /etc by root")
 def test_shuts_the_kernels_key_helper(holes: str, tmp_path: Path) -> None:
     """/sbin/request-key runs a helper of the test's own, outside, for keys of type "user"."""
@@ -168,6 +175,7 @@ def test_siblings_share_no_abstract_socket(holes: str) -> None:
                 server.communicate(timeout=PATIENCE)
 
 
+@pytest.mark.usefixtures("way_in")
 @pytest.mark.parametrize("isolation", [Isolation(), *([] if IS_ROOT else [FILTER])], ids=label)
 def test_no_abstract_socket_outside_is_reached(isolation: Isolation, holes: str) -> None:
     name = f"netless-outside-{os.getpid()}"
@@ -192,6 +200,7 @@ def test_siblings_do_not_reach_each_others_memory(way: str, programs) -> None:
                     assert is_open_isolated(command, Isolation())
 
 
+@pytest.mark.usefixtures("way_in")
 @pytest.mark.parametrize("isolation", ISOLATIONS, ids=label)
 @pytest.mark.parametrize("way", ["ptrace", "writev", "mem", "getfd", "setns", "pidfd-setns"])
 def test_processes_outside_are_out_of_reach(way: str, isolation: Isolation, programs) -> None:
@@ -204,6 +213,7 @@ def test_processes_outside_are_out_of_reach(way: str, isolation: Isolation, prog
         assert not is_open_isolated(command, isolation)
 
 
+@pytest.mark.usefixtures("way_in")
 def test_namespace_handles_lead_nowhere() -> None:
     """A namespace descriptor that the caller vouched for cannot be entered."""
     with open("/proc/self/ns/net") as handle:
@@ -295,6 +305,7 @@ def path_socket(tmp_path: Path):
         yield str(tmp_path / "s"), str(tmp_path / "d")
 
 
+@pytest.mark.usefixtures("way_in")
 @pytest.mark.parametrize("isolation", NO_UNIX_KINDS, ids=label)
 @pytest.mark.parametrize("way", ["unix", "dgram-pair", "raw-pair", "dgram-pair-high"])
 def test_no_unix_sockets_means_no_path_socket(
@@ -306,6 +317,7 @@ def test_no_unix_sockets_means_no_path_socket(
     assert not is_open_isolated([holes, way, target], isolation)
 
 
+@pytest.mark.usefixtures("way_in")
 @pytest.mark.parametrize("isolation", NO_UNIX_KINDS, ids=label)
 def test_no_unix_sockets_refuses_an_inherited_one_that_can_be_pointed(
     isolation: Isolation, holes: str, path_socket
@@ -321,6 +333,7 @@ def test_no_unix_sockets_refuses_an_inherited_one_that_can_be_pointed(
             assert caught.value.family == socket.AF_UNIX
 
 
+@pytest.mark.usefixtures("way_in")
 @pytest.mark.parametrize("isolation", NO_UNIX_KINDS, ids=label)
 def test_no_unix_sockets_leaves_pipes_pairs_and_pools(isolation: Isolation) -> None:
     source = (
@@ -339,6 +352,7 @@ def test_no_unix_sockets_leaves_pipes_pairs_and_pools(isolation: Isolation) -> N
 # ---- the filter mechanism ----
 
 
+@pytest.mark.usefixtures("way_in")
 @pytest.mark.skipif(not IS_ROOT, reason="what a caller with the powers of root is told")
 def test_filter_is_refused_to_root() -> None:
     with pytest.raises(netless.NetworkIsolationUnavailable) as caught:

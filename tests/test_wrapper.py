@@ -28,11 +28,11 @@ def network(**options) -> str:
 def test_command_is_the_one_of_the_contract() -> None:
     root = Isolation(map_root=True)
     unshare = ["/usr/bin/unshare", "--user"]
-    assert netless.wrapper_command(["a", "b c"], root) == [
+    assert netless.wrapper_command(["a", "b c"], root, native=False) == [
         *(*unshare, "--map-root-user", "--net", "--"),
         *("a", "b c"),
     ]
-    assert netless.wrapper_command([Path("a")]) == [
+    assert netless.wrapper_command([Path("a")], native=False) == [
         *(*unshare, "--map-current-user", "--net", "--", "a")
     ]
 
@@ -40,14 +40,17 @@ def test_command_is_the_one_of_the_contract() -> None:
 @pytest.mark.parametrize("isolation", [{"unix_sockets": False}, {"loopback": True}])
 def test_command_refuses_what_it_cannot_give(isolation: dict) -> None:
     with pytest.raises(NetworkIsolationUnavailable) as caught:
-        netless.wrapper_command(["true"], Isolation(**isolation))
+        netless.wrapper_command(["true"], Isolation(**isolation), native=False)
     assert caught.value.cause == "extension-missing"
 
 
 def test_command_line_prints_it_quoted() -> None:
     command = [sys.executable, "-m", "netless", "wrapper", "--map-root", "--", "echo", "a b"]
-    printed = subprocess.check_output(command, text=True)
-    assert printed == "/usr/bin/unshare --user --map-root-user --net -- echo 'a b'\n"
+    launcher = subprocess.check_output(command, text=True)
+    assert launcher.endswith("/netless-exec --map-root -- echo 'a b'\n")
+    command.insert(4, "--external")
+    external = subprocess.check_output(command, text=True)
+    assert external == "/usr/bin/unshare --user --map-root-user --net -- echo 'a b'\n"
 
 
 @isolated

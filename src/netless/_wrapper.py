@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import _descriptors, _diagnosis, _stage
+from . import _descriptors, _diagnosis, _launcher, _stage
 from ._errors import NetworkIsolationUnavailable
 from ._isolation import Isolation
 from ._profile import profile
@@ -85,8 +85,14 @@ def _needs_extension(what: str) -> NetworkIsolationUnavailable:
 def wrapper_command(
     args: Sequence[str | os.PathLike[str]],
     isolation: Isolation = Isolation(),  # noqa: B008
+    *,
+    native: bool = True,
 ) -> list[str]:
     """The external command that runs ``args`` without network on this platform.
+
+    That is ``netless-exec`` where it is installed with this package.  Without it, with
+    ``native=False`` or with ``mechanism="wrapper"``, it is ``unshare`` or ``sandbox-exec``,
+    which leave out the seal and cannot give loopback.
 
     Nothing is run and nothing is checked by it: the wrapper's own failure is the
     exit status of the command.
@@ -95,9 +101,13 @@ def wrapper_command(
         NetworkIsolationUnavailable: there is no wrapper on this platform, or it
             cannot give what ``isolation`` asks for.
     """
+    arguments = [os.fspath(argument) for argument in args]
+    launcher = _launcher.find() if native and isolation.mechanism != "wrapper" else None
+    if launcher is not None:
+        return _launcher.command(launcher, arguments, isolation)
     if isolation.loopback:
         raise _needs_extension("loopback=True in an external command")
-    return [*_prefix(isolation), *(os.fspath(argument) for argument in args)]
+    return [*_prefix(isolation), *arguments]
 
 
 # ---- one launch ----

@@ -8,12 +8,14 @@ executed, 127 when it was not found.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from . import __version__, _native
+from . import __version__, _launcher, _native
 from ._errors import InheritedSocketError, NetworkIsolationUnavailable
 from ._isolation import Isolation
 from ._popen import candidates, uses_wrapper
@@ -104,6 +106,11 @@ def make_parser() -> _Parser:
         usage="netless wrapper [options] -- PROGRAM [ARG ...]",
     )
     add_isolation_options(wrapper)
+    wrapper.add_argument(
+        "--external",
+        action="store_true",
+        help="unshare or sandbox-exec, even where netless-exec is installed",
+    )
     wrapper.add_argument("command", nargs="+", metavar="PROGRAM")
 
     doctor = commands.add_parser("doctor", help="does isolation work here, and if not, why")
@@ -112,8 +119,20 @@ def make_parser() -> _Parser:
     return parser
 
 
+def _hand_over(isolation: Isolation, command: Sequence[str]) -> None:
+    """Become netless-exec, which does the same sooner; comes back where it cannot be executed."""
+    launcher = _launcher.find() if isolation.mechanism != "wrapper" else None
+    if launcher is None:
+        return
+    for name in ("SIGPIPE", "SIGXFSZ"):  # the interpreter ignores them
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    with contextlib.suppress(OSError):
+        os.execv(launcher, ["netless", *_launcher.command(launcher, command, isolation)[1:]])
+
+
 def run(isolation: Isolation, command: Sequence[str]) -> int:
     """Become the program: isolate this process, then ``execve``. Comes back on failure only."""
+    _hand_over(isolation, command)
     paths = candidates(command[0], None)
     if uses_wrapper(isolation):
         from . import _wrapper
@@ -145,7 +164,8 @@ def main(arguments: list[str] | None = None) -> int:
 
             from . import _wrapper
 
-            print(shlex.join(_wrapper.wrapper_command(options.command, isolation)))
+            native = not options.external
+            print(shlex.join(_wrapper.wrapper_command(options.command, isolation, native=native)))
             return 0
         from . import doctor
 

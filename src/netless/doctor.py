@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from . import __version__, _diagnosis, _native
+from . import __version__, _diagnosis, _launcher, _native
 from ._isolation import Isolation
 from ._popen import uses_wrapper
 from ._probe import Probe, probe
@@ -38,6 +38,7 @@ def facts() -> dict[str, Any]:
         "machine": platform.machine(),
         "python": platform.python_version(),
         "extension": _native.is_available(),
+        "launcher": _launcher.find() is not None,
     }
     if sys.platform == "linux":
         found |= {
