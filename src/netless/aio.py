@@ -83,11 +83,11 @@ async def create_subprocess_shell(
 
 
 async def _create(
-    command: Path | Sequence[Path], shell: bool, limit: int, **options: Any
+    command: Path | Sequence[Path], is_shell: bool, limit: int, **options: Any
 ) -> Process:
     loop = asyncio.get_running_loop()
     protocol = SubprocessStreamProtocol(limit=limit, loop=loop)
-    transport = await connect(loop, protocol, command, shell, **options)
+    transport = await connect(loop, protocol, command, is_shell, **options)
     return Process(transport, protocol, loop)
 
 
@@ -95,15 +95,15 @@ async def connect(
     loop: AbstractEventLoop,
     protocol: SubprocessProtocol,
     command: Any,
-    shell: bool,
+    is_shell: bool,
     **options: Any,
 ) -> BaseSubprocessTransport:
     """Start a child and connect it to the protocol, as ``loop.subprocess_exec`` does.
 
     ``options`` are the streams and the rest of what :class:`netless.Popen` takes.
     """
-    _refuse_text(shell, options)
-    popen = partial(Popen, command, shell=shell, bufsize=0, **options)
+    _refuse_text(is_shell, options)
+    popen = partial(Popen, command, shell=is_shell, bufsize=0, **options)
     starter = _starters.setdefault(loop, _Starter())
     starter.enter()
     try:
@@ -116,7 +116,7 @@ async def connect(
         raise
     waiter = loop.create_future()
     streams = map(options.get, ("stdin", "stdout", "stderr"))
-    transport = _Transport(process, loop, protocol, command, shell, *streams, 0, waiter)
+    transport = _Transport(process, loop, protocol, command, is_shell, *streams, 0, waiter)
     transport.watch(pidfd, starter.leave)
     try:
         await waiter
@@ -129,12 +129,12 @@ async def connect(
     return transport
 
 
-def _refuse_text(shell: bool, options: dict[str, Any]) -> None:
+def _refuse_text(is_shell: bool, options: dict[str, Any]) -> None:
     """What asyncio does not take, in its words. What remains of options is for Popen."""
     if options.pop("universal_newlines", False):
         raise ValueError("universal_newlines must be False")
-    if bool(options.pop("shell", shell)) != shell:
-        raise ValueError(f"shell must be {shell}")
+    if bool(options.pop("shell", is_shell)) != is_shell:
+        raise ValueError(f"shell must be {is_shell}")
     if options.pop("bufsize", 0) != 0:
         raise ValueError("bufsize must be 0")
     if options.pop("text", None):
@@ -268,9 +268,11 @@ class _Transport(BaseSubprocessTransport):
         self._proc.send_signal(signal)
 
     def __del__(self) -> None:
-        super().__del__()
-        if self._pidfd >= 0:  # the loop was closed before the child ended
-            os.close(self._pidfd)
+        try:
+            super().__del__()
+        finally:
+            if self._pidfd >= 0:  # the loop was closed before the child ended
+                os.close(self._pidfd)
 
 
 def _wait_for(loop: AbstractEventLoop, process: Popen, reap: Callable[[], object]) -> None:
