@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import os
 import signal
 import socket
@@ -269,7 +270,9 @@ def starters() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("netless")]
 
 
-def test_one_thread_for_all_children_and_none_after_them(run) -> None:
+def test_one_thread_for_all_children_and_none_after_them(run, monkeypatch) -> None:
+    monkeypatch.setattr(aio, "LINGER", 0)
+    gc.collect()  # the loops of other tests
     for thread in starters():
         thread.join(PATIENCE)
 
@@ -283,11 +286,29 @@ def test_one_thread_for_all_children_and_none_after_them(run) -> None:
         for process in processes:
             process.stdin.close()
         assert [await process.wait() for process in processes] == [0] * 20
+        await asyncio.sleep(0.001)
         for thread in starters():
             thread.join(PATIENCE)
         assert threading.active_count() == before
 
     run(main())
+
+
+def test_a_dropped_loop_takes_its_thread_with_it(run) -> None:
+    async def main():
+        process = await aio.create_subprocess_exec("true")
+        await process.wait()
+        return starters()
+
+    asyncio.run(main())
+    loop = uvloop.new_event_loop()
+    loop.run_until_complete(main())
+    loop.close()
+    del loop
+    gc.collect()
+    for thread in starters():
+        thread.join(PATIENCE)
+    assert not starters()
 
 
 def test_who_dies_with_its_parent_lives_on(run) -> None:
@@ -450,7 +471,7 @@ def test_five_hundred_concurrent_children_leave_nothing(kind: str, script) -> No
     """Descriptors, threads, children and namespaces are what they were."""
     done = script(
         """
-        import asyncio, resource, sys, threading, time
+        import asyncio, gc, resource, sys, threading, time
         sys.path.insert(0, sys.argv[1])
         from support import children, live_network_namespaces, snapshot
         import netless, netless.aio, uvloop
@@ -501,6 +522,8 @@ def test_five_hundred_concurrent_children_leave_nothing(kind: str, script) -> No
             loop = new_loop()
             loop.run_until_complete(main())
             loop.close()
+        del loop, ready
+        gc.collect()
         for _ in range(100):  # threads and namespaces go a moment later
             now = state(), live_network_namespaces()
             if now[0] == before and (namespaces is None or now[1] <= namespaces + 2):

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["create_subprocess_exec", "create_subprocess_shell"]
 
 LIMIT = 2**16  # bytes, as asyncio's default
+LINGER = 1.0  # seconds that the starting thread waits for more to do
 UNKNOWN_STATUS = 255  # asyncio's word for a child that somebody else reaped
 
 
@@ -112,12 +113,12 @@ async def connect(
         else:
             process, pidfd = _start(popen)
     except BaseException:
-        starter.leave()
+        starter.leave(loop)
         raise
     waiter = loop.create_future()
     streams = map(options.get, ("stdin", "stdout", "stderr"))
     transport = _Transport(process, loop, protocol, command, is_shell, *streams, 0, waiter)
-    transport.watch(pidfd, starter.leave)
+    transport.watch(pidfd, partial(starter.leave, loop))
     try:
         await waiter
     except (SystemExit, KeyboardInterrupt):
@@ -177,7 +178,7 @@ def _discard(started: Future[tuple[Popen, int]]) -> None:
 
 
 class _Starter:
-    """The thread that starts the children of one loop, while it has any.
+    """The thread that starts the children of one loop; it outlives them, by a second.
 
     To Linux the thread that started a child is its parent: had it ended, a
     program that asks to die with its parent (PR_SET_PDEATHSIG) would be killed.
@@ -186,14 +187,21 @@ class _Starter:
     def __init__(self) -> None:
         self.children = 0
         self.executor: ThreadPoolExecutor | None = None
+        self.is_lingering = False
 
     def enter(self) -> None:
         """One more child, from before its start to when it was reaped."""
         self.children += 1
 
-    def leave(self) -> None:
-        """One child less; the last one lets the thread go."""
+    def leave(self, loop: AbstractEventLoop) -> None:
+        """One child less. A loop that is dropped takes the thread with it at once."""
         self.children -= 1
+        if self.children == 0 and not self.is_lingering:
+            self.is_lingering = True
+            loop.call_later(LINGER, self._rest)
+
+    def _rest(self) -> None:
+        self.is_lingering = False
         if self.children == 0 and self.executor is not None:
             self.executor.shutdown(wait=False)
             self.executor = None
