@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import threading
+import warnings
 from asyncio.subprocess import PIPE
 
 import pytest
@@ -270,9 +271,7 @@ def starters() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("netless")]
 
 
-def test_one_thread_for_all_children_and_none_after_them(run, monkeypatch) -> None:
-    monkeypatch.setattr(aio, "LINGER", 0)
-    gc.collect()  # the loops of other tests
+def test_one_thread_for_all_children_and_none_after_them(run) -> None:
     for thread in starters():
         thread.join(PATIENCE)
 
@@ -286,7 +285,6 @@ def test_one_thread_for_all_children_and_none_after_them(run, monkeypatch) -> No
         for process in processes:
             process.stdin.close()
         assert [await process.wait() for process in processes] == [0] * 20
-        await asyncio.sleep(0.001)
         for thread in starters():
             thread.join(PATIENCE)
         assert threading.active_count() == before
@@ -294,18 +292,18 @@ def test_one_thread_for_all_children_and_none_after_them(run, monkeypatch) -> No
     run(main())
 
 
-def test_a_dropped_loop_takes_its_thread_with_it(run) -> None:
-    async def main():
-        process = await aio.create_subprocess_exec("true")
-        await process.wait()
-        return starters()
-
-    asyncio.run(main())
+def test_a_dropped_loop_takes_its_thread_with_it() -> None:
+    """Even if it is closed before its child is reaped."""
     loop = uvloop.new_event_loop()
-    loop.run_until_complete(main())
+    process = loop.run_until_complete(aio.create_subprocess_exec("sleep", "600"))
+    assert starters()
     loop.close()
-    del loop
-    gc.collect()
+    process.kill()
+    os.waitpid(process.pid, 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # unclosed transport
+        del loop, process
+        gc.collect()
     for thread in starters():
         thread.join(PATIENCE)
     assert not starters()
@@ -471,7 +469,7 @@ def test_five_hundred_concurrent_children_leave_nothing(kind: str, script) -> No
     """Descriptors, threads, children and namespaces are what they were."""
     done = script(
         """
-        import asyncio, gc, resource, sys, threading, time
+        import asyncio, resource, sys, threading, time
         sys.path.insert(0, sys.argv[1])
         from support import children, live_network_namespaces, snapshot
         import netless, netless.aio, uvloop
@@ -523,8 +521,6 @@ def test_five_hundred_concurrent_children_leave_nothing(kind: str, script) -> No
             loop = new_loop()
             loop.run_until_complete(main())
             loop.close()
-        del loop, ready
-        gc.collect()
         for _ in range(100):  # threads and namespaces go a moment later
             now = state(), live_network_namespaces()
             if now[0] == before and (namespaces is None or now[1] <= namespaces + few):

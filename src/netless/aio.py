@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["create_subprocess_exec", "create_subprocess_shell"]
 
 LIMIT = 2**16  # bytes, as asyncio's default
-LINGER = 1.0  # seconds that the starting thread waits for more to do
+LINGER = 0.05  # seconds that the starting thread waits for more to do
 UNKNOWN_STATUS = 255  # asyncio's word for a child that somebody else reaped
 
 
@@ -113,12 +113,12 @@ async def connect(
         else:
             process, pidfd = _start(popen)
     except BaseException:
-        starter.leave(loop)
+        starter.leave()
         raise
     waiter = loop.create_future()
     streams = map(options.get, ("stdin", "stdout", "stderr"))
     transport = _Transport(process, loop, protocol, command, is_shell, *streams, 0, waiter)
-    transport.watch(pidfd, partial(starter.leave, loop))
+    transport.watch(pidfd, starter.leave)
     try:
         await waiter
     except (SystemExit, KeyboardInterrupt):
@@ -178,7 +178,7 @@ def _discard(started: Future[tuple[Popen, int]]) -> None:
 
 
 class _Starter:
-    """The thread that starts the children of one loop; it outlives them, by a second.
+    """The thread that starts the children of one loop; it outlives them a little.
 
     To Linux the thread that started a child is its parent: had it ended, a
     program that asks to die with its parent (PR_SET_PDEATHSIG) would be killed.
@@ -187,30 +187,39 @@ class _Starter:
     def __init__(self) -> None:
         self.children = 0
         self.executor: ThreadPoolExecutor | None = None
-        self.is_lingering = False
+        self.lock = threading.Lock()
+        self.wanted = threading.Event()
 
     def enter(self) -> None:
         """One more child, from before its start to when it was reaped."""
         self.children += 1
 
-    def leave(self, loop: AbstractEventLoop) -> None:
-        """One child less. A loop that is dropped takes the thread with it at once."""
+    def leave(self) -> None:
+        """One child less; after the last one the thread waits a moment for another."""
         self.children -= 1
-        if self.children == 0 and not self.is_lingering:
-            self.is_lingering = True
-            loop.call_later(LINGER, self._rest)
-
-    def _rest(self) -> None:
-        self.is_lingering = False
         if self.children == 0 and self.executor is not None:
-            self.executor.shutdown(wait=False)
-            self.executor = None
+            self.wanted.clear()
+            self.executor.submit(self._linger, self.executor)
+
+    def _linger(self, executor: ThreadPoolExecutor) -> None:
+        if self.wanted.wait(LINGER):
+            return
+        with self.lock:
+            if not self.wanted.is_set():
+                executor.shutdown(wait=False)
+                if self.executor is executor:
+                    self.executor = None
+
+    def _running(self) -> ThreadPoolExecutor:
+        with self.lock:
+            self.wanted.set()
+            if self.executor is None:
+                self.executor = ThreadPoolExecutor(1, thread_name_prefix="netless")
+            return self.executor
 
     async def start(self, popen: Callable[[], Popen]) -> tuple[Popen, int]:
         """Start a child; when cancelled, it is killed and reaped before that comes out."""
-        if self.executor is None:
-            self.executor = ThreadPoolExecutor(1, thread_name_prefix="netless")
-        executor = self.executor
+        executor = self._running()
         started = executor.submit(_start, popen)
         try:
             return await asyncio.wrap_future(started)
