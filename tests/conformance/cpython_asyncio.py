@@ -46,6 +46,7 @@ async def subprocess_exec(
 
 def put_in() -> None:
     """From here on asyncio starts children by netless."""
+    netless.aio.LINGER = 0  # the suite looks for threads right after each test
     for module in (asyncio, asyncio.subprocess):
         module.create_subprocess_exec = netless.aio.create_subprocess_exec
         module.create_subprocess_shell = netless.aio.create_subprocess_shell
