@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from . import conditions, contenders, measure
+from . import conditions, contenders, loops, measure
 from .contenders import POPEN, PREEXEC, PRIVATE, SHARED, UNSHARE, Start
 from .measure import interleave, summaries
 from .programs import Floor, Programs
@@ -200,6 +200,11 @@ def stall(bench: Bench) -> dict[str, Any]:
     return summaries(interleave(turns, bench.seconds(20)))
 
 
+def loop(bench: Bench) -> dict[str, Any]:
+    """The longest pause of an asyncio loop that starts children."""
+    return loops.pauses(bench.programs.noop, bench.seconds(30))
+
+
 def _cpu_times(start: Start, command: Sequence[str], count: int) -> list[float]:
     before = resource.getrusage(resource.RUSAGE_SELF)
     for _ in range(count):
@@ -258,5 +263,5 @@ def imports(bench: Bench) -> dict[str, Any]:
 
 PARTS: dict[str, Callable[[Bench], dict[str, Any]]] = {
     function.__name__: function
-    for function in (spawn, memory, threads, stall, cpu, getppid, imports, scale)
+    for function in (spawn, memory, threads, stall, loop, cpu, getppid, imports, scale)
 }

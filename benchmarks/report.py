@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .contenders import POPEN
+from .loops import ASYNCIO
 
 Results = dict[str, Any]
 
@@ -102,6 +103,10 @@ SECTIONS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "memory": ("The same for a static no-op, by the parent's touched memory", _memory),
     "threads": ("Children per second, by threads", _rates),
     "stall": ("Longest stall of another Python thread while a child is started and reaped", _list),
+    "loop": (
+        "Longest pause of a 1 ms ticker in an asyncio loop that starts children",
+        lambda found: _grid(found, list(found), ASYNCIO),
+    ),
     "cpu": ("CPU time of the parent, per child", _list),
     "getppid": ("One getppid in the child", _list),
     "imports": ("A whole interpreter", lambda found: _list(found, "pass")),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .contenders import BWRAP, LAUNCHER, POPEN, PRIVATE, SHARED, UNSHARE
+from .loops import AIO, ASYNCIO, AT_ONCE, IN_TURN
 from .parts import FLOOR_OF_THREADS
 
 Results = dict[str, Any]
@@ -79,6 +80,10 @@ def _growth(part: str, last: int, name: str) -> Callable[[Results], float]:
     return ratio
 
 
+def _pause(how: str) -> Callable[[Results], float]:
+    return lambda r: _median(r, "loop", how, AIO) / _median(r, "loop", how, ASYNCIO)
+
+
 def _import_cost(results: Results) -> float:
     bare = _median(results, "imports", "pass")
     return (_median(results, "imports", "import netless") - bare) / (
@@ -100,6 +105,8 @@ TARGETS = [
     Target("children per second in 8 threads / subprocess.Popen", 1.0, _rate(SHARED, "8"), True),
     Target("... the C floor of vfork + exec", None, _rate(FLOOR_OF_THREADS, "8"), True),
     Target("longest stall of another thread / subprocess.Popen", 0.3, _pair("stall")),
+    Target("longest pause of an asyncio loop, children at once / asyncio", 1.0, _pause(AT_ONCE)),
+    Target("... children in turn", 1.0, _pause(IN_TURN)),
     Target("unshare / netless shared", 3.0, _noop(UNSHARE, SHARED), True),
     Target("bwrap / netless shared", 4.3, _noop(BWRAP, SHARED), True),
     Target("netless-exec / unshare, /bin/true", 0.65, _true(LAUNCHER, UNSHARE)),

@@ -13,7 +13,7 @@ import pytest
 from support import need
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("spawn", "memory", "threads", "stall", "cpu", "getppid", "imports", "scale")
+PARTS = ("spawn", "memory", "threads", "stall", "loop", "cpu", "getppid", "imports", "scale")
 ALWAYS = {
     "subprocess.Popen",
     "netless shared",

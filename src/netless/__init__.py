@@ -74,4 +74,8 @@ def __getattr__(name: str) -> object:
         from importlib import import_module
 
         return getattr(import_module(f".{_LAZY[name]}", __name__), name)
+    if name == "aio":
+        from importlib import import_module
+
+        return import_module(".aio", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

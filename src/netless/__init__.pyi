@@ -29,6 +29,7 @@ from typing import Any, AnyStr, Literal, overload
 
 from typing_extensions import Unpack
 
+from . import aio as aio
 from ._contexts import get_context as get_context
 from ._errors import InheritedSocketError as InheritedSocketError
 from ._errors import NetworkIsolationUnavailable as NetworkIsolationUnavailable

@@ -10,13 +10,10 @@ Path: TypeAlias = str | bytes | PathLike[str] | PathLike[bytes]
 Command: TypeAlias = Path | Sequence[Path]
 Stream: TypeAlias = int | IO[Any] | None
 
-class Start(TypedDict, total=False):
+class Launch(TypedDict, total=False):
     executable: Path | None
-    stdin: Stream
-    stderr: Stream
     preexec_fn: Callable[[], object] | None
     close_fds: bool
-    shell: bool
     cwd: Path | None
     env: Mapping[str, Path] | Mapping[bytes, Path] | None
     startupinfo: None
@@ -30,6 +27,11 @@ class Start(TypedDict, total=False):
     umask: int
     pipesize: int
     process_group: int | None
+
+class Start(Launch, total=False):
+    stdin: Stream
+    stderr: Stream
+    shell: bool
     isolation: Isolation
 
 class StartWithOutput(Start, total=False):

@@ -1,5 +1,6 @@
 """What a type checker must know about the public names; checked by mypy, never run."""
 
+from asyncio.subprocess import Process
 from subprocess import CompletedProcess
 from typing import Any
 
@@ -29,3 +30,15 @@ def choose(text: bool) -> None:
     assert_type(subprocess.run(["ls"], text=text), CompletedProcess[Any])
     subprocess.run(["ls"], isolation="private")  # type: ignore[call-overload]
     Isolation(True)  # type: ignore[call-arg]
+
+
+async def start() -> None:
+    """asyncio's own Process."""
+    process = await subprocess.aio.create_subprocess_exec("ls", "-l", stdout=subprocess.PIPE)
+    assert_type(process, Process)
+    assert_type(await process.communicate(), tuple[bytes, bytes])
+    isolation = Isolation(loopback=True)
+    assert_type(
+        await subprocess.aio.create_subprocess_shell("ls", isolation=isolation, cwd="/"), Process
+    )
+    await subprocess.aio.create_subprocess_exec("ls", text=True)  # type: ignore[call-arg]

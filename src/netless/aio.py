@@ -1,0 +1,298 @@
+"""``asyncio.create_subprocess_exec`` and ``create_subprocess_shell`` with isolation.
+
+They give asyncio's own :class:`asyncio.subprocess.Process`, on the default loop and
+on others such as uvloop's: the child is started by :class:`netless.Popen`, the loop
+only gets its pipes and, on Linux, its pidfd.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from asyncio.base_subprocess import BaseSubprocessTransport
+from asyncio.log import logger
+from asyncio.subprocess import Process, SubprocessStreamProtocol
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from weakref import WeakKeyDictionary
+
+from ._isolation import DEFAULT, Isolation
+from ._native import RESOURCE_ERRORS
+from ._popen import Popen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, SubprocessProtocol
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from typing_extensions import Unpack
+
+    from ._signature import Launch, Path, Stream
+
+__all__ = ["create_subprocess_exec", "create_subprocess_shell"]
+
+LIMIT = 2**16  # bytes, as asyncio's default
+LINGER = 0.05  # seconds that the starting thread waits for more to do
+UNKNOWN_STATUS = 255  # asyncio's word for a child that somebody else reaped
+
+
+async def create_subprocess_exec(
+    program: Path,
+    *args: Path,
+    stdin: Stream = None,
+    stdout: Stream = None,
+    stderr: Stream = None,
+    limit: int = LIMIT,
+    isolation: Isolation = DEFAULT,
+    **kwds: Unpack[Launch],
+) -> Process:
+    """:func:`asyncio.create_subprocess_exec` for a child without network.
+
+    The loop goes on while the child is being started.  Only a ``preexec_fn`` is
+    called from the loop's own thread, which waits for it.  ``limit`` is in bytes.
+
+    Raises:
+        NetworkIsolationUnavailable: the child could not be isolated and was not run.
+        InheritedSocketError: the child would inherit a network socket and was not run.
+        OSError, ValueError: as :func:`asyncio.create_subprocess_exec`.
+    """
+    streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
+    return await _create((program, *args), False, limit, isolation=isolation, **streams, **kwds)
+
+
+async def create_subprocess_shell(
+    cmd: str | bytes,
+    stdin: Stream = None,
+    stdout: Stream = None,
+    stderr: Stream = None,
+    limit: int = LIMIT,
+    *,
+    isolation: Isolation = DEFAULT,
+    **kwds: Unpack[Launch],
+) -> Process:
+    """:func:`asyncio.create_subprocess_shell` for a shell without network.
+
+    As :func:`create_subprocess_exec` in everything else.
+    """
+    if not isinstance(cmd, (bytes, str)):
+        raise ValueError("cmd must be a string")
+    streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
+    return await _create(cmd, True, limit, isolation=isolation, **streams, **kwds)
+
+
+async def _create(
+    command: Path | Sequence[Path], is_shell: bool, limit: int, **options: Any
+) -> Process:
+    loop = asyncio.get_running_loop()
+    protocol = SubprocessStreamProtocol(limit=limit, loop=loop)
+    transport = await connect(loop, protocol, command, is_shell, **options)
+    return Process(transport, protocol, loop)
+
+
+async def connect(
+    loop: AbstractEventLoop,
+    protocol: SubprocessProtocol,
+    command: Any,
+    is_shell: bool,
+    **options: Any,
+) -> BaseSubprocessTransport:
+    """Start a child and connect it to the protocol, as ``loop.subprocess_exec`` does.
+
+    ``options`` are the streams and the rest of what :class:`netless.Popen` takes.
+    """
+    _refuse_text(is_shell, options)
+    popen = partial(Popen, command, shell=is_shell, bufsize=0, **options)
+    starter = _starters.setdefault(loop, _Starter())
+    starter.enter()
+    try:
+        if options.get("preexec_fn") is None:
+            process, pidfd = await starter.start(popen)
+        else:
+            process, pidfd = _start(popen)
+    except BaseException:
+        starter.leave()
+        raise
+    waiter = loop.create_future()
+    streams = map(options.get, ("stdin", "stdout", "stderr"))
+    transport = _Transport(process, loop, protocol, command, is_shell, *streams, 0, waiter)
+    transport.watch(pidfd, starter.leave)
+    try:
+        await waiter
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException:
+        transport.close()
+        await transport._wait()
+        raise
+    return transport
+
+
+def _refuse_text(is_shell: bool, options: dict[str, Any]) -> None:
+    """What asyncio does not take, in its words. What remains of options is for Popen."""
+    if options.pop("universal_newlines", False):
+        raise ValueError("universal_newlines must be False")
+    if bool(options.pop("shell", is_shell)) != is_shell:
+        raise ValueError(f"shell must be {is_shell}")
+    if options.pop("bufsize", 0) != 0:
+        raise ValueError("bufsize must be 0")
+    if options.pop("text", None):
+        raise ValueError("text must be False")
+    for name in ("encoding", "errors"):
+        if options.pop(name, None) is not None:
+            raise ValueError(f"{name} must be None")
+
+
+# ---- starting: in one thread, which outlives what it started ----
+
+
+def _start(popen: Callable[[], Popen]) -> tuple[Popen, int]:
+    """The child and its pidfd; -1 where the system has none."""
+    process = popen()
+    try:
+        return process, os.pidfd_open(process.pid)
+    except AttributeError:
+        return process, -1
+    except OSError as error:
+        if error.errno not in RESOURCE_ERRORS:
+            return process, -1
+        _end(process)
+        raise
+
+
+def _end(process: Popen) -> None:
+    with process:  # closes its pipes and reaps it
+        process.kill()
+
+
+def _discard(started: Future[tuple[Popen, int]]) -> None:
+    """End the child that nobody waits for any more, if it came to one."""
+    if started.cancelled() or started.exception() is not None:
+        return
+    process, pidfd = started.result()
+    if pidfd >= 0:
+        os.close(pidfd)
+    _end(process)
+
+
+class _Starter:
+    """The thread that starts the children of one loop; it outlives them a little.
+
+    To Linux the thread that started a child is its parent: had it ended, a
+    program that asks to die with its parent (PR_SET_PDEATHSIG) would be killed.
+    """
+
+    def __init__(self) -> None:
+        self.children = 0
+        self.executor: ThreadPoolExecutor | None = None
+        self.lock = threading.Lock()
+        self.wanted = threading.Event()
+
+    def enter(self) -> None:
+        """One more child, from before its start to when it was reaped."""
+        self.children += 1
+
+    def leave(self) -> None:
+        """One child less; after the last one the thread waits a moment for another."""
+        self.children -= 1
+        if self.children == 0 and self.executor is not None:
+            self.wanted.clear()
+            self.executor.submit(self._linger, self.executor)
+
+    def _linger(self, executor: ThreadPoolExecutor) -> None:
+        if self.wanted.wait(LINGER):
+            return
+        with self.lock:
+            if not self.wanted.is_set():
+                executor.shutdown(wait=False)
+                if self.executor is executor:
+                    self.executor = None
+
+    def _running(self) -> ThreadPoolExecutor:
+        with self.lock:
+            self.wanted.set()
+            if self.executor is None:
+                self.executor = ThreadPoolExecutor(1, thread_name_prefix="netless")
+            return self.executor
+
+    async def start(self, popen: Callable[[], Popen]) -> tuple[Popen, int]:
+        """Start a child; when cancelled, it is killed and reaped before that comes out."""
+        executor = self._running()
+        started = executor.submit(_start, popen)
+        try:
+            return await asyncio.wrap_future(started)
+        except BaseException as error:
+            # The one thread takes this up when it is done with the start.
+            discarded = executor.submit(_discard, started)
+            if isinstance(error, asyncio.CancelledError):
+                await asyncio.wrap_future(discarded)
+            raise
+
+
+_starters: WeakKeyDictionary[AbstractEventLoop, _Starter] = WeakKeyDictionary()
+
+
+# ---- watching ----
+
+
+class _Transport(BaseSubprocessTransport):
+    """asyncio's transport for a child that was started already."""
+
+    _pidfd = -1
+    _proc: Popen
+
+    def __init__(self, process: Popen, *args: Any) -> None:
+        super().__init__(*args, process=process)
+
+    def _start(self, *, process: Popen, **_: Any) -> None:  # type: ignore[override]
+        self._proc = process
+
+    def watch(self, pidfd: int, on_exit: Callable[[], object]) -> None:
+        """Have the loop notice the child's end: by pidfd, or else by a thread that waits."""
+        loop = self._loop
+        if pidfd >= 0:
+            self._pidfd = pidfd
+            loop.add_reader(pidfd, self._reap, on_exit)
+            return
+        arguments = (loop, self._proc, partial(self._reap, on_exit))
+        threading.Thread(target=_wait_for, args=arguments, daemon=True).start()
+
+    def _reap(self, on_exit: Callable[[], object]) -> None:
+        """The child has ended."""
+        self._close_pidfd()
+        process = self._proc
+        if process.returncode is None:
+            try:
+                _, status = os.waitpid(process.pid, 0)
+                process.returncode = os.waitstatus_to_exitcode(status)
+            except ChildProcessError:
+                process.returncode = UNKNOWN_STATUS
+                logger.warning("exit status of child %d was taken by others", process.pid)
+        on_exit()
+        self._process_exited(process.returncode)
+
+    def _close_pidfd(self) -> None:
+        if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+    def send_signal(self, signal: int) -> None:
+        """Send it unless the child has ended; never to a process that got its number."""
+        self._check_proc()
+        self._proc.send_signal(signal)
+
+    def __del__(self) -> None:
+        try:
+            super().__del__()
+        finally:
+            if self._pidfd >= 0:  # the loop was closed before the child ended
+                os.close(self._pidfd)
+
+
+def _wait_for(loop: AbstractEventLoop, process: Popen, reap: Callable[[], object]) -> None:
+    process.wait()
+    with suppress(RuntimeError):  # the loop was closed meanwhile
+        loop.call_soon_threadsafe(reap)

@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""Run CPython's own ``test.test_asyncio.test_subprocess`` with netless.aio put in.
+
+    python cpython_asyncio.py [-k SUBSTRING] [-v]
+
+The suite is the one that ships with the interpreter that runs this script.  It runs
+twice: as it is, and with ``asyncio.create_subprocess_exec`` and
+``create_subprocess_shell`` replaced, and ``subprocess_exec`` of the loops by what is
+below them.
+
+Prints one line per test that fails with netless and not with asyncio itself, then
+the two counts.  Exit status 0 when there is no such test, 1 otherwise, 2 when the
+suite is missing.
+"""
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import sys
+import unittest
+import warnings
+
+import netless.aio
+
+# They say how asyncio does it, not what it does for its users.
+LEFT_OUT = {
+    "test_popen_error": "mocks subprocess.Popen, the base class here",
+    "test_popen_error_with_stdin_pipe": "mocks subprocess.Popen, the base class here",
+    "test_create_subprocess_fails_with_inactive_watcher": "counts calls of asyncio's child watcher",
+    "SubprocessFastWatcherTests": "FastChildWatcher (deprecated, gone in 3.14) reaps every child "
+    "of the process, those of subprocess and of netless too",
+}
+
+
+async def subprocess_exec(
+    self, protocol_factory, program, *args, stdin=-1, stdout=-1, stderr=-1, **options
+):
+    protocol = protocol_factory()
+    streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
+    transport = await netless.aio.connect(
+        self, protocol, (program, *args), False, **streams, **options
+    )
+    return transport, protocol
+
+
+def put_in() -> None:
+    """From here on asyncio starts children by netless."""
+    netless.aio.LINGER = 0  # the suite looks for threads right after each test
+    for module in (asyncio, asyncio.subprocess):
+        module.create_subprocess_exec = netless.aio.create_subprocess_exec
+        module.create_subprocess_shell = netless.aio.create_subprocess_shell
+    asyncio.base_events.BaseEventLoop.subprocess_exec = subprocess_exec
+
+
+def flatten(suite):
+    for item in suite:
+        if isinstance(item, unittest.TestSuite):
+            yield from flatten(item)
+        else:
+            yield item
+
+
+def run(module, only: str, is_verbose: bool):
+    chosen = unittest.TestSuite(
+        test
+        for test in flatten(unittest.defaultTestLoader.loadTestsFromModule(module))
+        if only in test.id() and not LEFT_OUT.keys() & {type(test).__name__, test._testMethodName}
+    )
+    log = sys.stderr if is_verbose else io.StringIO()
+    result = unittest.TextTestRunner(stream=log, verbosity=2).run(chosen)
+    failures = {
+        test.id(): [line for line in trace.splitlines() if line.strip()][-1]
+        for test, trace in result.failures + result.errors
+    }
+    return result, failures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("-k", default="", help="only tests whose id contains this")
+    parser.add_argument("-v", action="store_true", help="print every test")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore", DeprecationWarning)
+    try:
+        from test.test_asyncio import test_subprocess as module
+    except ImportError as error:
+        print(f"the interpreter ships no test suite: {error}", file=sys.stderr)
+        return 2
+
+    _, known = run(module, options.k, options.v)
+    put_in()
+    result, failures = run(module, options.k, options.v)
+    new = {name: line for name, line in failures.items() if name not in known}
+    for name, line in new.items():
+        print(f"FAILED {name}: {line[:160]}")
+    skipped = len(result.skipped)
+    print(
+        f"python {sys.version.split()[0]} netless.aio: {result.testsRun} run, "
+        f"{result.testsRun - len(failures) - skipped} passed, {len(failures)} failed "
+        f"({len(known)} with asyncio's own), {skipped} skipped "
+        f"(left out: {', '.join(LEFT_OUT)})"
+    )
+    return 1 if new or not result.testsRun else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
