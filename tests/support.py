@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import threading
+import time
 import types
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from netless import Isolation, _launcher, _native
 WITHOUT_EXTENSION = os.environ.get("NETLESS_TEST_WITHOUT_EXTENSION") == "1"
 MUST_ISOLATE = os.environ.get("NETLESS_MUST_ISOLATE") == "1"
 DEFAULT = Isolation()
+OTHERS = 25  # network namespaces that other test processes may make meanwhile
 PATIENCE = 60  # seconds after which a command counts as hanging
 
 
@@ -235,6 +237,18 @@ def open_descriptors() -> set[int]:
 def snapshot() -> dict[str, object]:
     """What a process must not leave behind: descriptors and children."""
     return {"descriptors": open_descriptors(), "children": children()}
+
+
+def network_namespaces_settle(before: int | None) -> bool:
+    """Is their number what it was, but for a few that other tests on this machine hold?
+
+    The kernel frees them a moment after their last process.
+    """
+    for _ in range(200):
+        if before is None or (live_network_namespaces() or 0) <= before + OTHERS:
+            return True
+        time.sleep(0.1)
+    return False
 
 
 def live_network_namespaces() -> int | None:

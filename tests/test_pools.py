@@ -16,7 +16,7 @@ import pytest
 import netless
 from netless import Isolation
 from netless._contexts import Instead, seeing
-from support import children, live_network_namespaces, open_descriptors
+from support import children, live_network_namespaces, network_namespaces_settle, open_descriptors
 
 pytestmark = [pytest.mark.isolated, pytest.mark.native]
 
@@ -350,8 +350,7 @@ def test_ten_thousand_tasks_leave_nothing_behind() -> None:
         assert sum(pool.map(int, range(10_000), chunksize=1)) == 49_995_000
     assert settle() == before
     assert len(os.listdir("/proc/self/task")) == threads
-    if namespaces is not None:
-        assert live_network_namespaces() <= namespaces + 8  # the kernel frees them later
+    assert network_namespaces_settle(namespaces)
 
 
 # ---- what cannot be isolated ----

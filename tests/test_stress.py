@@ -128,7 +128,7 @@ def test_nothing_is_left_after_thousands_of_spawns(script) -> None:
         """
         import os, sys, time
         sys.path.insert(0, sys.argv[1])
-        from support import live_network_namespaces, snapshot
+        from support import live_network_namespaces, network_namespaces_settle, snapshot
         import netless
 
         for isolation in (netless.Isolation(), netless.Isolation(private=True)):
@@ -152,13 +152,7 @@ def test_nothing_is_left_after_thousands_of_spawns(script) -> None:
                 failed += 1
         assert failed == 1667, failed
         assert snapshot() == before, (before, snapshot())
-        if namespaces is not None:
-            for _ in range(100):  # the kernel frees them a moment later
-                now = live_network_namespaces()
-                if now <= namespaces + 2:
-                    break
-                time.sleep(0.1)
-            assert now <= namespaces + 2, (namespaces, now)
+        assert network_namespaces_settle(namespaces), (namespaces, live_network_namespaces())
         print("ok")
         """,
         os.path.dirname(__file__),
