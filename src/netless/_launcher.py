@@ -18,6 +18,8 @@ def find() -> str | None:
     Never by way of PATH: installed beside this package as its RECORD says, or, where there is
     no such record (an editable installation), beside the interpreter.
     """
+    if sys.platform not in ("linux", "darwin"):
+        return None
     site = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     try:
         with open(os.path.join(site, f"netless-{__version__}.dist-info", "RECORD")) as record:
