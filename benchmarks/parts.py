@@ -21,6 +21,7 @@ from .programs import Floor, Programs
 
 CHILDREN_PER_TURN = 3
 SHORTEST_GAP = 20e-6  # what a thread that runs takes for one round at most
+ONE_INSTRUCTION = "C: a filter of one instruction"
 FLOOR_OF_THREADS = "C: vfork + exec"
 CAPTURE = "captured output"
 
@@ -242,6 +243,9 @@ def getppid(bench: Bench) -> dict[str, Any]:
         name: functools.partial(_cost_of_a_call, usable[name], [bench.programs.calls])
         for name in names
     }
+    turns[ONE_INSTRUCTION] = functools.partial(
+        _cost_of_a_call, usable[POPEN], [bench.programs.calls, "filter"]
+    )
     return summaries(interleave(turns, bench.seconds(10)))
 
 

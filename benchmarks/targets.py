@@ -8,7 +8,7 @@ from typing import Any
 
 from .contenders import BWRAP, LAUNCHER, POPEN, PRIVATE, SHARED, UNSHARE
 from .loops import AIO, ASYNCIO, AT_ONCE, IN_TURN
-from .parts import FLOOR_OF_THREADS
+from .parts import FLOOR_OF_THREADS, ONE_INSTRUCTION
 
 Results = dict[str, Any]
 
@@ -105,6 +105,11 @@ TARGETS = [
     Target("children per second in 8 threads / subprocess.Popen", 1.0, _rate(SHARED, "8"), True),
     Target("... the C floor of vfork + exec", None, _rate(FLOOR_OF_THREADS, "8"), True),
     Target("longest stall of another thread / subprocess.Popen", 0.3, _pair("stall")),
+    Target(
+        "... of a thread that only sleeps",
+        None,
+        lambda r: _median(r, "stall", "nothing") / _median(r, "stall", POPEN),
+    ),
     Target("longest pause of an asyncio loop, children at once / asyncio", 1.0, _pause(AT_ONCE)),
     Target("... children in turn", 1.0, _pause(IN_TURN)),
     Target("unshare / netless shared", 3.0, _noop(UNSHARE, SHARED), True),
@@ -113,6 +118,11 @@ TARGETS = [
     Target("netless-exec / bwrap, /bin/true", 0.45, _true(LAUNCHER, BWRAP)),
     Target("CPU time of the parent per child / subprocess.Popen", 1.0, _pair("cpu")),
     Target("getppid in the child / under subprocess.Popen", 1.15, _pair("getppid")),
+    Target(
+        "... under a filter of one instruction",
+        None,
+        lambda r: _median(r, "getppid", ONE_INSTRUCTION) / _median(r, "getppid", POPEN),
+    ),
     Target("import netless / import subprocess, each over bare", 3.0, _import_cost),
     Target("many open descriptors / few", None, _growth("scale", 1, SHARED)),
     Target("... subprocess.Popen", None, _growth("scale", 1, POPEN)),
