@@ -75,7 +75,8 @@ def _prefixed(prefix: Sequence[str], command: Sequence[str], **options: Any) -> 
     return subprocess.Popen([*prefix, *command], **options)
 
 
-def _prefixing(prefix: Sequence[str]) -> Start:
+def prefixing(prefix: Sequence[str]) -> Start:
+    """As ``subprocess.Popen``, with another command in front."""
     return partial(_prefixed, prefix)
 
 
@@ -98,7 +99,7 @@ def _makers() -> dict[str, Callable[[], Start]]:
         },
         "netless without any layer": partial(_leaving_out, *LAYERS),
         PREEXEC: lambda: partial(subprocess.Popen, preexec_fn=_unshare),
-        **{name: partial(_prefixing, prefix) for name, prefix in PREFIXES.items()},
+        **{name: partial(prefixing, prefix) for name, prefix in PREFIXES.items()},
     }
 
 

@@ -14,11 +14,12 @@ CSRC = HERE.parent / "csrc"
 
 
 class Programs(NamedTuple):
-    """Paths: a static no-op, a loop of getppid, the C floor."""
+    """Paths: a static no-op, a loop of getppid, the C floor, the least of all launchers."""
 
     noop: str
     calls: str
     floor: str
+    inside: str
 
     def commands(self) -> dict[str, list[str]]:
         """The sizes of child that every contender starts."""
@@ -44,6 +45,7 @@ def build(folder: Path) -> Programs:
         noop=compiled("noop", "-static", HERE / "noop.c"),
         calls=compiled("calls", "-static", HERE / "calls.c"),
         floor=compiled("floor", "-pthread", f"-I{CSRC}", HERE / "floor.c", *library),
+        inside=compiled("inside", "-static", HERE / "inside.c"),
     )
 
 

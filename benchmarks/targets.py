@@ -8,7 +8,7 @@ from typing import Any
 
 from .contenders import BWRAP, LAUNCHER, POPEN, PRIVATE, SHARED, UNSHARE
 from .loops import AIO, ASYNCIO, AT_ONCE, IN_TURN
-from .parts import FLOOR_OF_THREADS, ONE_INSTRUCTION
+from .parts import FLOOR_OF_LAUNCHERS, FLOOR_OF_THREADS, ONE_INSTRUCTION
 
 Results = dict[str, Any]
 
@@ -115,7 +115,9 @@ TARGETS = [
     Target("unshare / netless shared", 3.0, _noop(UNSHARE, SHARED), True),
     Target("bwrap / netless shared", 4.3, _noop(BWRAP, SHARED), True),
     Target("netless-exec / unshare, /bin/true", 0.65, _true(LAUNCHER, UNSHARE)),
+    Target("... the floor: unshare, map, exec", None, _true(FLOOR_OF_LAUNCHERS, UNSHARE)),
     Target("netless-exec / bwrap, /bin/true", 0.45, _true(LAUNCHER, BWRAP)),
+    Target("... the floor: unshare, map, exec", None, _true(FLOOR_OF_LAUNCHERS, BWRAP)),
     Target("CPU time of the parent per child / subprocess.Popen", 1.0, _pair("cpu")),
     Target("getppid in the child / under subprocess.Popen", 1.15, _pair("getppid")),
     Target(
