@@ -1,0 +1,85 @@
+"""``python -m tests.kernels``: fetch, build, boot, judge, one table."""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from . import boot, fetch, image, report
+
+# What Debian has had since 5.10, as far as its mirrors keep it. A series that has gone from
+# them is reported as a failure, until it is taken out here.
+SERIES = ("5.10", "6.1", "6.12", "6.16", "6.17", "6.18", "6.19", "7.0", "7.1", "7.2", "7.3")
+AT_ONCE = 2
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.kernels", description=__doc__)
+    parser.add_argument(
+        "--kernel",
+        action="append",
+        metavar="NAME",
+        help="a series (6.1), a suite (bookworm), oldest or newest; all when none is named",
+    )
+    parser.add_argument("--list", action="store_true", help="what the mirror has, and no more")
+    parser.add_argument(
+        "--break",
+        action="append",
+        default=[],
+        choices=image.BREAKS,
+        dest="breaks",
+        help="build the launch path with that hole, to see the table turn red",
+    )
+    return parser.parse_args()
+
+
+def check(series: str, programs: list[Path], folder: Path) -> report.Verdict:
+    """Stage C on one kernel; one that cannot be had or booted is a broken promise too."""
+    started = time.monotonic()
+    try:
+        kernel = fetch.kernel(series)
+        modules = fetch.module_closure(kernel, image.MODULES)
+        initramfs = image.for_checks(programs, modules).write(folder / f"{series}.cpio.gz")
+        lines = boot.boot(kernel.image, initramfs, folder / f"{series}.log")
+        verdict = report.judge(series, lines)
+    except (fetch.NotFetched, boot.NotBooted) as error:
+        verdict = report.Verdict(broken=[str(error)])
+    seconds = time.monotonic() - started
+    result = f"{len(verdict.broken)} broken" if verdict.broken else "ok"
+    print(f"{series}: {result}, {seconds:.0f} s", file=sys.stderr, flush=True)
+    return verdict
+
+
+def main() -> int:
+    options = parse()
+    fetch.update_lists()
+    if options.list:
+        for series, release in fetch.releases("cloud-").items():
+            print(series, release)
+        return 0
+    names = dict.fromkeys(map(fetch.series_of, options.kernel or (*SERIES, "newest")))
+    with (
+        tempfile.TemporaryDirectory(prefix="netless-kernels.") as folder,
+        concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool,
+    ):
+        programs = image.compile_programs(Path(folder), options.breaks)
+        verdicts = dict(
+            zip(
+                names,
+                pool.map(lambda name: check(name, programs, Path(folder)), names),
+                strict=True,
+            )
+        )
+    print(report.table(verdicts))
+    for name, verdict in verdicts.items():
+        for line in verdict.broken:
+            print(f"{name}: {line}")
+    return 1 if any(verdict.broken for verdict in verdicts.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
