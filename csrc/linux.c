@@ -44,19 +44,14 @@
 #define MAP_TEXT_SIZE 4096
 
 /* statx by number: fstat would tie the wheel to glibc 2.33. */
-static int identify(int fd, const char *path, struct netless_identity *identity)
+static int identify(int fd, struct netless_identity *identity)
 {
     struct statx found;
-    if (syscall(SYS_statx, fd, path, *path ? 0 : AT_EMPTY_PATH, STATX_INO, &found) < 0)
+    if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_INO, &found) < 0)
         return -1;
     identity->device = (uint64_t)found.stx_dev_major << 32 | found.stx_dev_minor;
     identity->inode = found.stx_ino;
     return 0;
-}
-
-static int same(const struct netless_identity *a, const struct netless_identity *b)
-{
-    return a->device == b->device && a->inode == b->inode;
 }
 
 #ifndef PIDFD_GET_NET_NAMESPACE
@@ -66,25 +61,46 @@ static int same(const struct netless_identity *a, const struct netless_identity 
 #define SYS_pidfd_open 434                      /* on every architecture, Linux 5.3 */
 #endif
 
+/* From what /proc calls a namespace, "net:[4026531840]". The name can be read where AppArmor
+   lets nobody near the file behind it (a "disconnected path"). No device: what is compared
+   with it is a network namespace as well, and those are numbered once. */
+static int identify_by_name(const char *path, struct netless_identity *found)
+{
+    char name[40];
+    ssize_t length = readlink(path, name, sizeof name);
+
+    if (length < 0)
+        return -1;
+    *found = (struct netless_identity){.device = 0, .inode = 0};
+    for (ssize_t at = 0; at < length; at++)
+        if (name[at] >= '0' && name[at] <= '9')
+            found->inode = found->inode * 10 + (uint64_t)(name[at] - '0');
+    if (found->inode != 0)
+        return 0;
+    errno = EINVAL;
+    return -1;
+}
+
 /* The network namespace of this process, which has one thread: asked of the kernel
    by a pidfd, which is cheaper than /proc for a process that is new; else of /proc. */
 static int own_network(struct netless_identity *found)
 {
     int process = (int)syscall(SYS_pidfd_open, getpid(), 0);
     int network = process < 0 ? -1 : ioctl(process, PIDFD_GET_NET_NAMESPACE, 0);
-    int result = network < 0 ? -1 : identify(network, "", found);
+    int result = network < 0 ? -1 : identify(network, found);
 
     if (network >= 0)
         close(network);
     if (process >= 0)
         close(process);
-    return result == 0 ? 0 : identify(AT_FDCWD, "/proc/self/ns/net", found);
+    return result == 0 ? 0 : identify_by_name("/proc/self/ns/net", found);
 }
 
 static int is_still(int fd, const struct netless_identity *expected)
 {
     struct netless_identity found;
-    return identify(fd, "", &found) == 0 && same(&found, expected);
+    return identify(fd, &found) == 0 && found.device == expected->device &&
+           found.inode == expected->inode;
 }
 
 int netless_is_fresh(const struct netless_plan *plan)
@@ -422,7 +438,7 @@ static int open_namespace(int pid, const char *name, struct netless_identity *id
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/ns/%s", pid, name);
     int fd = netless_above_stdio(open(path, O_RDONLY | O_CLOEXEC));
-    if (fd >= 0 && identify(fd, "", identity) == 0)
+    if (fd >= 0 && identify(fd, identity) == 0)
         return fd;
     int error = errno;
     if (fd >= 0)
@@ -431,17 +447,21 @@ static int open_namespace(int pid, const char *name, struct netless_identity *id
     return -1;
 }
 
-/* A sealed namespace that is the caller's own network would be no seal at all. */
+/* A sealed namespace that is the caller's own network would be no seal at all. Where
+   its handles are refused (EACCES: AppArmor without attach_disconnected) there are none,
+   and what is left to children is to make their own. */
 static int open_both(int pid, struct netless_namespace *made, struct netless_report *report)
 {
     struct netless_identity own;
 
     NETLESS_TRY(report, NETLESS_STEP_OPEN_NAMESPACE,
-                identify(AT_FDCWD, "/proc/thread-self/ns/net", &own));
-    NETLESS_TRY(report, NETLESS_STEP_OPEN_NAMESPACE,
-                made->user_fd = open_namespace(pid, "user", &made->user));
+                identify_by_name("/proc/thread-self/ns/net", &own));
+    made->user_fd = open_namespace(pid, "user", &made->user);
+    if (made->user_fd < 0 && errno == EACCES)
+        return 0;
+    NETLESS_TRY(report, NETLESS_STEP_OPEN_NAMESPACE, made->user_fd);
     made->net_fd = open_namespace(pid, "net", &made->net);
-    if (made->net_fd >= 0 && !same(&made->net, &own))
+    if (made->net_fd >= 0 && made->net.inode != own.inode)
         return 0;
     int error = made->net_fd >= 0 ? EEXIST : errno;
     close(made->user_fd);
@@ -574,7 +594,7 @@ static int verify(const struct netless_identity *wanted, const struct netless_id
     struct netless_identity found;
 
     NETLESS_TRY(report, NETLESS_STEP_VERIFY_NET, own_network(&found));
-    if (wanted != NULL ? same(&found, wanted) : !same(&found, outside))
+    if (wanted != NULL ? found.inode == wanted->inode : found.inode != outside->inode)
         return 0;
     errno = EEXIST;
     return netless_fail(report, NETLESS_STEP_VERIFY_NET);

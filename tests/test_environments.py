@@ -473,6 +473,7 @@ def system(monkeypatch: pytest.MonkeyPatch, files: dict[str, str], *, uid: int =
 
 UBUNTU = {"/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1\n"}
 DEBIAN = {"/proc/sys/kernel/unprivileged_userns_clone": "0\n"}
+CONFINED = {"/proc/self/attr/apparmor/current": "some-program (enforce)\n"}
 SELINUX = {"/sys/fs/selinux/enforce": "1"}
 FILTERED = {"/proc/self/status": "Seccomp:\t2\n"}
 
@@ -485,6 +486,8 @@ FILTERED = {"/proc/self/status": "Seccomp:\t2\n"}
         (UBUNTU, "uid-map", "EPERM", "apparmor-restricted", "userns,"),
         (UBUNTU, "setgroups", "EACCES", "apparmor-restricted", "userns,"),
         (UBUNTU, "loopback", "EPERM", "apparmor-restricted", "userns,"),
+        (CONFINED, "unshare", "EACCES", "apparmor-restricted", "userns,"),
+        (CONFINED, "unshare", "EPERM", "refused", "security module"),
         # Docker on Ubuntu: the sysctl shows through, the refusal is the profile's.
         (UBUNTU | FILTERED, "unshare", "EPERM", "blocked-by-seccomp", "profile"),
         (SELINUX, "unshare", "EACCES", "blocked-by-selinux", "user_namespace"),

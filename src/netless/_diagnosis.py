@@ -104,6 +104,11 @@ def is_apparmor_restricted() -> bool:
     return sysctl("kernel.apparmor_restrict_unprivileged_userns") == 1
 
 
+def is_confined() -> bool:
+    """Is an AppArmor profile in force for this process?"""
+    return (read("/proc/self/attr/apparmor/current") or "").strip().endswith("(enforce)")
+
+
 def is_selinux_enforcing() -> bool:
     """Is SELinux there and enforcing?"""
     return (read("/sys/fs/selinux/enforce") or "").strip() == "1"
@@ -134,7 +139,8 @@ SECCOMP = Finding(
 )
 APPARMOR = Finding(
     "apparmor-restricted",
-    "AppArmor restricts unprivileged user namespaces (Ubuntu 23.10 and newer)",
+    "AppArmor restricts unprivileged user namespaces (Ubuntu 23.10 and newer, or this program's "
+    "own profile)",
     "install an AppArmor profile with the rule `userns,` for this program",
 )
 SELINUX = Finding(
@@ -343,7 +349,8 @@ def _making_refused(error: int) -> Finding:
         return CHROOT
     if is_filtered():  # before AppArmor: containers see the sysctl of an Ubuntu outside
         return SECCOMP
-    return APPARMOR if is_apparmor_restricted() else UNEXPLAINED
+    is_apparmor = is_apparmor_restricted() or (error == errno.EACCES and is_confined())
+    return APPARMOR if is_apparmor else UNEXPLAINED
 
 
 def _mapping_refused() -> Finding | None:

@@ -234,9 +234,10 @@ def _settle_with(isolation: Isolation, sealed: Any) -> Plan:
         isolation, sealed, lib.NETLESS_WAY_JOIN_PRIVATE if alone else lib.NETLESS_WAY_JOIN
     )
     report = _probe(joined)
-    if report.step == lib.NETLESS_STEP_STALE:
+    has_handles = sealed.user_fd >= 0
+    if has_handles and report.step == lib.NETLESS_STEP_STALE:
         raise _Stale(report)
-    is_refused = report.step in JOIN_STEPS and report.error in REFUSALS
+    is_refused = not has_handles or (report.step in JOIN_STEPS and report.error in REFUSALS)
     # Landlock stops at 16 nested domains: a user namespace for each child keeps them apart then.
     lacks_domain = bool(joined.layers & ~report.layers & lib.NETLESS_LAYER_LANDLOCK)
     if is_refused or (report.step == lib.NETLESS_STEP_NONE and lacks_domain):

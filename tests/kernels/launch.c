@@ -15,6 +15,7 @@
  *                      a kernel that says yes to a new network namespace and gives none
  *   --confine NAME     whoever makes a user namespace changes to that AppArmor profile, as
  *                      on Ubuntu
+ *   --enter NAME       this program runs in that AppArmor profile
  *   --ids              the child takes the ids it has anyway, by setresuid and setresgid
  *   --dumpable         exit 1 when the launch left this process another dumpable flag
  *   --attacked [--plain-attacker] [--empty]
@@ -44,7 +45,7 @@
 enum { FAILED = 100, WRONG = 101, PASSED_FD = 7 };
 
 struct options {
-    const char *kind, *fd;
+    const char *kind, *fd, *profile;
     char **program;
     int describe, without_seal, sibling, lie_make, lie_launch, ids, dumpable, attacked,
         plain_attacker, empty;
@@ -67,11 +68,11 @@ int __wrap_setns(int fd, int kind);
 int __real_execve(const char *path, char *const argv[], char *const envp[]);
 int __wrap_execve(const char *path, char *const argv[], char *const envp[]);
 
-static int confine(void)
+static int change_profile(const char *profile)
 {
     char text[128];
-    int fd = open("/proc/thread-self/attr/current", O_WRONLY | O_CLOEXEC);
-    int length = snprintf(text, sizeof text, "changeprofile %s", confinement);
+    int fd = open("/proc/thread-self/attr/apparmor/current", O_WRONLY | O_CLOEXEC);
+    int length = snprintf(text, sizeof text, "changeprofile %s", profile);
     ssize_t written = fd < 0 ? -1 : write(fd, text, (size_t)length);
     int error = errno;
     close(fd);
@@ -84,7 +85,9 @@ int __wrap_unshare(int flags)
     if (lying)
         flags &= ~CLONE_NEWNET;
     int result = flags == 0 ? 0 : __real_unshare(flags);
-    return result == 0 && confinement != NULL && (flags & CLONE_NEWUSER) ? confine() : result;
+    return result == 0 && confinement != NULL && (flags & CLONE_NEWUSER)
+               ? change_profile(confinement)
+               : result;
 }
 
 int __wrap_setns(int fd, int kind)
@@ -164,6 +167,8 @@ static void draft(const struct options *options, struct netless_plan *plan)
     if (kind->way != NETLESS_WAY_FILTER &&
         netless_namespace_make(kind->map_root, &plan->sealed, &report) < 0)
         failed(&report);
+    if (kind->way != NETLESS_WAY_FILTER && plan->sealed.user_fd < 0)
+        plan->way = NETLESS_WAY_MAKE;           /* as _settle_with does */
     netless_plan_seal(plan);
     if (kind->way == NETLESS_WAY_FILTER &&
         (netless_has_root_powers() || !(plan->layers & NETLESS_LAYER_LANDLOCK))) {
@@ -331,6 +336,7 @@ static void parse(int argc, char **argv, struct options *options)
     };
     const struct { const char *name, **value; } values[] = {
         {"--fd", &options->fd}, {"--confine", &confinement},
+        {"--enter", &options->profile},
     };
     int at = 2;
 
@@ -356,6 +362,8 @@ int main(int argc, char **argv)
     parse(argc, argv, &options);
     if (options.fd != NULL && open_as(options.fd, PASSED_FD) < 0)
         wrong(options.fd);
+    if (options.profile != NULL && change_profile(options.profile) < 0)
+        wrong(options.profile);
     lying = options.lie_make;
     if (strcmp(options.kind, "none") != 0)
         settle(&options, &plan);
