@@ -7,6 +7,7 @@ import concurrent.futures
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from . import boot, fetch, image, report
@@ -25,6 +26,9 @@ def parse() -> argparse.Namespace:
         metavar="NAME",
         help="a series (6.1), a suite (bookworm), oldest or newest; all when none is named",
     )
+    parser.add_argument(
+        "--ubuntu", action="store_true", help="also Ubuntu's restriction, reproduced by AppArmor"
+    )
     parser.add_argument("--list", action="store_true", help="what the mirror has, and no more")
     parser.add_argument(
         "--break",
@@ -37,17 +41,42 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def check(series: str, programs: list[Path], folder: Path) -> report.Verdict:
-    """Stage C on one kernel; one that cannot be had or booted is a broken promise too."""
-    started = time.monotonic()
-    try:
+class Runs:
+    """What one invocation built, and a guest for each kernel and stage."""
+
+    def __init__(self, folder: Path, breaks: list[str]) -> None:
+        self.folder = folder
+        self.programs = image.compile_programs(folder, breaks)
+
+    def stage_c(self, series: str) -> report.Verdict:
+        return report.judge(series, self._boot(series, "checks.sh"))
+
+    def ubuntu(self, series: str) -> report.Verdict:
+        lines = self._boot(series, "ubuntu.sh", fetch.apparmor())
+        return report.judge_ubuntu(series, lines)
+
+    def _boot(self, series: str, job: str, apparmor: Path | None = None) -> list[str]:
         kernel = fetch.kernel(series)
         modules = fetch.module_closure(kernel, image.MODULES)
-        initramfs = image.for_checks(programs, modules).write(folder / f"{series}.cpio.gz")
-        lines = boot.boot(kernel.image, initramfs, folder / f"{series}.log")
-        verdict = report.judge(series, lines)
-    except (fetch.NotFetched, boot.NotBooted) as error:
-        verdict = report.Verdict(broken=[str(error)])
+        made = image.for_checks(self.programs, modules, job)
+        if apparmor is not None:
+            image.add_apparmor(made, apparmor)
+        name = f"{series}.{job}"
+        initramfs = made.write(self.folder / f"{name}.cpio.gz")
+        return boot.boot(kernel.image, initramfs, self.folder / f"{name}.log")
+
+
+def run(series: str, stages: list[Callable[[str], report.Verdict]]) -> report.Verdict:
+    """All stages on one kernel; one that cannot be had or booted is a broken promise too."""
+    started = time.monotonic()
+    verdict = report.Verdict()
+    for stage in stages:
+        try:
+            found = stage(series)
+        except (fetch.NotFetched, boot.NotBooted) as error:
+            found = report.Verdict(broken=[f"{stage.__name__}: {error}"])
+        verdict.cells |= found.cells
+        verdict.broken += found.broken
     seconds = time.monotonic() - started
     result = f"{len(verdict.broken)} broken" if verdict.broken else "ok"
     print(f"{series}: {result}, {seconds:.0f} s", file=sys.stderr, flush=True)
@@ -66,14 +95,9 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="netless-kernels.") as folder,
         concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool,
     ):
-        programs = image.compile_programs(Path(folder), options.breaks)
-        verdicts = dict(
-            zip(
-                names,
-                pool.map(lambda name: check(name, programs, Path(folder)), names),
-                strict=True,
-            )
-        )
+        runs = Runs(Path(folder), options.breaks)
+        stages = [runs.stage_c] + [runs.ubuntu] * options.ubuntu
+        verdicts = dict(zip(names, pool.map(lambda name: run(name, stages), names), strict=True))
     print(report.table(verdicts))
     for name, verdict in verdicts.items():
         for line in verdict.broken:

@@ -23,6 +23,7 @@ SUITES = {
     "sid": MIRROR,
 }
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+ETC = ("etc/apt.conf.d", "etc/preferences.d")  # APT misses them otherwise
 LISTS_LAST = 24 * 3600  # seconds
 
 CONFIGURATION = """
@@ -45,12 +46,12 @@ class NotFetched(Exception):
 
 @dataclass(frozen=True)
 class Kernel:
-    """One unpacked kernel."""
+    """One unpacked kernel: its image, and the folder that its packages were unpacked in."""
 
     series: str
     release: str
     image: Path
-    modules: Path
+    folder: Path
 
 
 def cache() -> Path:
@@ -83,7 +84,7 @@ def apt(*command: str, cwd: Path | None = None) -> str:
 def update_lists() -> None:
     """Fetch the package lists unless they are fresh."""
     folder = cache()
-    for name in ("state/lists/partial", "apt/archives/partial", "etc", "kernels"):
+    for name in ("state/lists/partial", "apt/archives/partial", *ETC, "kernels"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     (folder / "apt.conf").write_text(CONFIGURATION.format(cache=folder))
     sources = "".join(
@@ -145,17 +146,27 @@ def kernel(series: str, flavour: str = "cloud-") -> Kernel:
     if not folder.is_dir():
         unpack(packages(release), folder)
     images = [*folder.glob("boot/vmlinuz-*"), *folder.glob("usr/lib/modules/*/vmlinuz")]
-    modules = [*folder.glob("lib/modules/*"), *folder.glob("usr/lib/modules/*")]
-    if not images or not modules:
-        raise NotFetched(f"no kernel image and modules in the packages of {release}")
-    return Kernel(series, release, images[0], modules[0])
+    if not images:
+        raise NotFetched(f"no kernel image in the packages of {release}")
+    return Kernel(series, release, images[0], folder)
 
 
 def packages(release: str) -> list[str]:
-    """The packages that its kernel and modules are in: one, or from 6.19 on several."""
+    """The packages that its kernel and modules are in: one, or from 6.19 on several.
+
+    Of kernels that are no longer current, backports keep the image without the modules.
+    """
     depends = apt("apt-cache", "depends", f"linux-image-{release}")
-    parts = re.findall(rf"linux-(?:binary|modules|base)-{re.escape(release)}", depends)
+    parts = re.findall(rf"Depends: (linux-(?:binary|modules)-{re.escape(release)})\n", depends)
     return [f"linux-image-{release}", *sorted(set(parts))]
+
+
+def apparmor() -> Path:
+    """Where the parser of AppArmor 4 is unpacked, with the C library that it wants."""
+    folder = cache() / "kernels/apparmor"
+    if not folder.is_dir():
+        unpack(["apparmor/trixie", "libc6/trixie"], folder)
+    return folder
 
 
 def unpack(names: list[str], folder: Path) -> None:
@@ -177,7 +188,7 @@ def module_closure(kernel: Kernel, wanted: list[str]) -> list[tuple[str, bytes]]
 
     A module that is built in, or that this kernel does not have, is left out.
     """
-    paths = {path.name.split(".")[0]: path for path in kernel.modules.rglob("*.ko*")}
+    paths = {path.name.split(".")[0]: path for path in kernel.folder.rglob("*.ko*")}
     order: list[str] = []
 
     def visit(name: str) -> None:

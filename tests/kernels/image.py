@@ -123,10 +123,24 @@ def base(job: str, modules: list[tuple[str, bytes]]) -> Image:
     return image
 
 
-def for_checks(programs: list[Path], modules: list[tuple[str, bytes]]) -> Image:
-    """Stage C: the static programs and checks.sh."""
-    image = base((HERE / "checks.sh").read_text(), modules)
+def for_checks(programs: list[Path], modules: list[tuple[str, bytes]], job: str) -> Image:
+    """Stage C: the static programs and one of the jobs that are made of functions.sh."""
+    image = base((HERE / job).read_text(), modules)
+    image.add("functions.sh", (HERE / "functions.sh").read_bytes(), 0o644)
     for program in programs:
         image.add(program.name, program.read_bytes())
     image.add("sbin/request-key", (HERE / "request-key.sh").read_bytes())
     return image
+
+
+def add_apparmor(image: Image, folder: Path) -> None:
+    """apparmor_parser with what it needs, and our profiles."""
+    files = [folder / "usr/sbin/apparmor_parser", *folder.glob("usr/share/apparmor-features/*")]
+    for path in [*files, folder / "etc/apparmor.d/abi/4.0"]:
+        image.add(str(path.relative_to(folder)), path.read_bytes())
+    libraries = folder / "usr/lib/x86_64-linux-gnu"
+    loader = "ld-linux-x86-64.so.2"
+    image.add(f"lib64/{loader}", (libraries / loader).read_bytes())
+    image.add("lib/x86_64-linux-gnu/libc.so.6", (libraries / "libc.so.6").read_bytes())
+    image.add("etc/apparmor/parser.conf", b"", 0o644)
+    image.add("profiles", (HERE / "profiles").read_bytes(), 0o644)

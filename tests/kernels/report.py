@@ -46,6 +46,7 @@ REFUSED_DESCRIPTORS = (
     *("tcp", "udp", "netlink", "vsock", "tun", "netns", "userns", "pidfd", "procdir", "memory"),
     *("io_uring", "userfaultfd"),
 )
+FROM_MODULES = ("vsock", "tun")
 FINE_DESCRIPTORS = (
     *("eventfd", "timerfd", "epoll", "signalfd", "inotify", "memfd", "null", "file", "pipe"),
     *("stream-pair", "seqpacket-pair", "datagram-pair"),
@@ -76,7 +77,7 @@ class Verdict:
 
 
 class Results:
-    """A guest's result lines (checks.sh says what they mean), and what they must be."""
+    """A guest's result lines (functions.sh says what they mean), and what they must be."""
 
     def __init__(self, series: str, lines: list[str]) -> None:
         self.version = tuple(map(int, series.split(".")))
@@ -139,6 +140,10 @@ class Results:
             return user == "user" and self.version >= FILTER_MECHANISM
         return True
 
+    def has_modules(self) -> bool:
+        """Are AF_VSOCK and tun devices there? Backports drop the modules of older kernels."""
+        return self.facts.get("modules", "0") != "0"
+
     def is_possible(self, user: str, name: str) -> bool:
         """Does the control of that attempt work on this kernel?"""
         if name in ROOTS_ONLY:
@@ -189,8 +194,10 @@ def judge_guarantees(results: Results, user: str, verdict: Verdict) -> None:
                 if is_tried(kind, name):
                     broken += judge_attempt(results, user, kind, name, claims[kind] or ())
         shown = "no-unix" if guarantee == "unix-path" else "shared"
-        held = guarantee in (claims[shown] or ())
-        verdict.note(f"`{guarantee}`", user, "held" if held else "open", broken)
+        value = "held" if guarantee in (claims[shown] or ()) else "open"
+        if guarantee == "vm-sockets" and not results.has_modules():
+            value += ", no control"
+        verdict.note(f"`{guarantee}`", user, value, broken)
         if guarantee == "siblings":
             verdict.note("`siblings`, a namespace for each child", user, "held", broken)
 
@@ -206,8 +213,10 @@ def judge_attempt(results: Results, user: str, kind: str, name: str, claims) -> 
     guarantee = next(key for key, names in ATTEMPTS.items() if name in names)
     is_outside = guarantee in CONTROLLED_OUTSIDE or kind in FILTER_KINDS
     control = "none" if is_outside else "unsealed"
-    possible = results.is_possible(user, name)
-    broken = results.must(user, control, name, "open" if possible else "shut")
+    broken: list[str] = []
+    if name not in VM_SOCKETS or results.has_modules():
+        possible = results.is_possible(user, name)
+        broken = results.must(user, control, name, "open" if possible else "shut")
     if guarantee in claims:
         return broken + results.must(user, kind, name, "shut")
     if results.ran.get((user, kind, name)) in ("open", "shut"):
@@ -260,7 +269,10 @@ def judge_the_rest(results: Results, user: str, verdict: Verdict) -> None:
 def judge_descriptors(results: Results, user: str) -> list[str]:
     refused = failed("descriptors", "EPERM")
     found = results.must(user, "none", "fd-through", "open")
-    for name in REFUSED_DESCRIPTORS + ("packet",) * (user == "root"):
+    names = [
+        name for name in REFUSED_DESCRIPTORS if results.has_modules() or name not in FROM_MODULES
+    ]
+    for name in names + ["packet"] * (user == "root"):
         found += results.must(user, "shared", f"fd-{name}", refused)
     for name in FINE_DESCRIPTORS:
         found += results.must(user, "shared", f"fd-{name}", "open")
@@ -283,6 +295,42 @@ def judge_refusals(results: Results, user: str) -> list[str]:
     return found
 
 
+def judge_ubuntu(series: str, lines: list[str]) -> Verdict:
+    """An unprivileged user under Ubuntu's restriction."""
+    results, verdict = Results(series, lines), Verdict()
+    must, found = results.must, []
+    for way in ("tcp4", "tcp6"):
+        found += must("user", "none", way, "open")
+        for kind in NAMESPACE_KINDS[:-1] + ("no-unix",):
+            no_power = kind == "make-loopback"  # nobody but its powerless maker is inside
+            outcome = failed("loopback", "EPERM") if no_power else "shut"
+            found += must("user", kind, way, outcome)
+            found += must("user", kind, "runs", outcome if no_power else "open")
+    found += must("user", "loopback", "own-loopback", "open")
+    if results.guarantees("user", "shared") != results.expected("shared"):
+        found.append("user, shared: not the same guarantees")
+    verdict.note("under Ubuntu's restriction", "user", "held", found)
+
+    found = []
+    for kind in ("shared", "private", "loopback", "make"):
+        found += must("user", kind, "detached-runs", "open") + must(
+            "user", kind, "detached", "shut"
+        )
+    verdict.note("caller's profile without `attach_disconnected`", "user", "held", found)
+
+    mediates = results.facts.get("mediates") == "1"
+    found = []
+    for kind in ("shared", "private", "loopback", "make"):
+        expected = failed("unshare", "EACCES") if mediates else "open"
+        found += must("user", kind, "without-userns", expected)
+    shown = "fails closed" if mediates else "not enforced"
+    verdict.note("caller's profile without `userns,`", "user", shown, found)
+    if results.arrivals != ["4", "4"]:
+        verdict.broken.append(f"{results.arrivals[0]} arrivals at the listener, not 4")
+    verdict.broken += results.odd
+    return verdict
+
+
 def table(verdicts: dict[str, Verdict]) -> str:
     """Facts down, kernels across; where they differ, root's and then the user's."""
     names = list(verdicts)
@@ -296,4 +344,4 @@ def table(verdicts: dict[str, Verdict]) -> str:
 
 def cell(values: dict[str, str]) -> str:
     """One value where both users have the same."""
-    return " / ".join(dict.fromkeys(values[user] for user in USERS if user in values)) or "–"
+    return " / ".join(dict.fromkeys(values[user] for user in USERS if user in values)) or "-"
