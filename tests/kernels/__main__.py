@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import datetime
 import sys
 import tempfile
 import time
@@ -15,7 +16,10 @@ from . import boot, fetch, image, report
 # What Debian has had since 5.10, as far as its mirrors keep it. A series that has gone from
 # them is reported as a failure, until it is taken out here.
 SERIES = ("5.10", "6.1", "6.12", "6.16", "6.17", "6.18", "6.19", "7.0", "7.1", "7.2", "7.3")
+PYTHON_ON = ("oldest", "trixie", "newest")
 AT_ONCE = 2
+DOCUMENT = image.ROOT / "docs/environments.md"
+MARKERS = ("<!-- kernels: generated -->", "<!-- /kernels -->")
 
 
 def parse() -> argparse.Namespace:
@@ -28,6 +32,17 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument(
         "--ubuntu", action="store_true", help="also Ubuntu's restriction, reproduced by AppArmor"
+    )
+    parser.add_argument(
+        "--python",
+        action="store_true",
+        help="also the project's own tests, by this interpreter, which every user must be able to "
+        "read; minutes for each kernel",
+    )
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="put the table into docs/environments.md, when every promise held",
     )
     parser.add_argument("--list", action="store_true", help="what the mirror has, and no more")
     parser.add_argument(
@@ -54,6 +69,23 @@ class Runs:
     def ubuntu(self, series: str) -> report.Verdict:
         lines = self._boot(series, "ubuntu.sh", fetch.apparmor())
         return report.judge_ubuntu(series, lines)
+
+    def python(self, series: str) -> report.Verdict:
+        """On the generic kernel: the cloud one has no 9p."""
+        kernel = fetch.kernel(series, "")
+        modules = fetch.module_closure(kernel, image.PYTHON_MODULES)
+        made = image.for_python(modules, sys.executable)
+        image.add_apparmor(made, fetch.apparmor())
+        initramfs = made.write(self.folder / f"{series}.python.cpio.gz")
+        lines = boot.boot(
+            kernel.image,
+            initramfs,
+            self.folder / f"{series}.python.log",
+            memory=2048,
+            devices=boot.SHARED_ROOT,
+            timeout=1800,
+        )
+        return report.judge_python(series, lines)
 
     def _boot(self, series: str, job: str, apparmor: Path | None = None) -> list[str]:
         kernel = fetch.kernel(series)
@@ -96,13 +128,36 @@ def main() -> int:
         concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool,
     ):
         runs = Runs(Path(folder), options.breaks)
-        stages = [runs.stage_c] + [runs.ubuntu] * options.ubuntu
-        verdicts = dict(zip(names, pool.map(lambda name: run(name, stages), names), strict=True))
-    print(report.table(verdicts))
+        with_python = names if options.kernel else list(map(fetch.series_of, PYTHON_ON))
+        stages = {
+            name: [
+                runs.stage_c,
+                *[runs.ubuntu] * options.ubuntu,
+                *[runs.python] * (options.python and name in with_python),
+            ]
+            for name in names
+        }
+        found = pool.map(lambda name: run(name, stages[name]), names)
+        verdicts = dict(zip(names, found, strict=True))
+    table = report.table(verdicts)
+    print(table)
     for name, verdict in verdicts.items():
         for line in verdict.broken:
             print(f"{name}: {line}")
-    return 1 if any(verdict.broken for verdict in verdicts.values()) else 0
+    if any(verdict.broken for verdict in verdicts.values()):
+        return 1
+    if options.write:
+        write(table)
+    return 0
+
+
+def write(table: str) -> None:
+    """Replace what stands between the two markers."""
+    before, _, after = DOCUMENT.read_text().partition(MARKERS[0])
+    _, _, after = after.partition(MARKERS[1])
+    today = datetime.date.today().isoformat()
+    text = f"Run on {today} by `python -m tests.kernels {' '.join(sys.argv[1:])}`:"
+    DOCUMENT.write_text(f"{before}{MARKERS[0]}\n{text}\n\n{table}\n{MARKERS[1]}{after}")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,10 @@ QEMU = (
     *("qemu-system-x86_64", "-accel", "tcg", "-M", "q35", "-cpu", "max,la57=off", "-smp", "1"),
     *("-nic", "none", "-display", "none", "-monitor", "none", "-no-reboot"),
 )
+SHARED_ROOT = (
+    "-virtfs",
+    "local,path=/,mount_tag=root,security_model=none,readonly=on,multidevs=remap",
+)
 
 
 class NotBooted(Exception):

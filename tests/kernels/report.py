@@ -57,7 +57,9 @@ IO_URING_SOCKETS = (5, 19)
 FILTER_MECHANISM = (6, 7)
 LANDLOCK_SCOPES = (6, 12)
 RESOLVE_UNIX = (7, 1)
+APPARMOR_USERNS = (6, 7)
 
+SUITES = ("denial", "namespace", "environments", "conformance")
 ALWAYS = {
     *("ip", "inherited-sockets", "vm-sockets", "unix-abstract", "key-upcalls", "tty-injection"),
     "no-way-back",
@@ -318,7 +320,7 @@ def judge_ubuntu(series: str, lines: list[str]) -> Verdict:
         )
     verdict.note("caller's profile without `attach_disconnected`", "user", "held", found)
 
-    mediates = results.facts.get("mediates") == "1"
+    mediates = results.version >= APPARMOR_USERNS
     found = []
     for kind in ("shared", "private", "loopback", "make"):
         expected = failed("unshare", "EACCES") if mediates else "open"
@@ -328,6 +330,41 @@ def judge_ubuntu(series: str, lines: list[str]) -> Verdict:
     if results.arrivals != ["4", "4"]:
         verdict.broken.append(f"{results.arrivals[0]} arrivals at the listener, not 4")
     verdict.broken += results.odd
+    return verdict
+
+
+INSIDE = ("forkserver", "manager", "asyncio-server")
+
+
+def judge_python(series: str, lines: list[str]) -> Verdict:
+    """The project's own tests, and what works inside ``unix_sockets=False``."""
+    verdict = Verdict()
+    version = tuple(map(int, series.split(".")))
+    words = [line.split() for line in lines]
+    causes = [line[1] for line in words if line[0] == "cause"]
+    for user in USERS:
+        own = [line[2:] for line in words if line[1:2] == [user]]
+        statuses = {line[0]: line[1] for line in own if len(line) > 1}
+        found = [
+            f"{user}: tests {name}: exit status {statuses.get(name)}"
+            for name in SUITES
+            if statuses.get(name) != "0"
+        ]
+        verdict.note("Python tests", user, "pass", found)
+        answer = "works" if version >= RESOLVE_UNIX else "refused"
+        found = [
+            f"{user}: {name} {statuses.get(name)}, not {answer}"
+            for name in INSIDE
+            if statuses.get(name) != answer
+        ]
+        if statuses.get("pool") != "works":
+            found.append(f"{user}: Pool {statuses.get('pool')}")
+        row = "forkserver, Manager, asyncio servers with `unix_sockets=False`"
+        verdict.note(row, user, answer, found)
+    mediated = version >= APPARMOR_USERNS
+    if causes != ["apparmor-restricted"] * mediated:
+        verdict.broken.append(f"the cause without `userns,` is {causes}")
+    verdict.broken += [" ".join(line) for line in words if line[0] == "failure"]
     return verdict
 
 

@@ -7,7 +7,6 @@ chmod 666 /run/reached
 /attempt listen >/run/listening &
 until [ -s /run/listening ]; do usleep 10000; done
 echo "@ fact modules 0"
-echo "@ fact mediates $(cat /sys/kernel/security/apparmor/features/namespaces/mask 2>/dev/null | grep -c userns_create)"
 apparmor_parser --replace /profiles 2>/run/err || echo "@ odd apparmor_parser $(tail -n 1 /run/err)"
 USER=user AS="/attempt as 1000"
 confined="--confine unprivileged_userns"
