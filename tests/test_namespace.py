@@ -7,7 +7,7 @@ import os
 import pytest
 
 import netless
-from netless import Isolation
+from netless import Isolation, _native
 from support import live_network_namespaces
 
 pytestmark = pytest.mark.isolated
@@ -74,6 +74,18 @@ def test_descriptors_of_another_namespace_are_not_joined(script) -> None:
         """
     )
     assert done.stdout == "ok\n", done.stderr
+
+
+@pytest.mark.native
+def test_a_forgotten_namespace_closes_nothing_later() -> None:
+    """Its numbers, inodes included, may be those of the next one by then."""
+    plan = _native.plan_for(SHARED)
+    user_fd = plan.sealed.user_fd
+    assert os.readlink(f"/proc/self/fd/{user_fd}").startswith("user:[")
+    _native._cache.forget(plan)
+    assert (plan.sealed.user_fd, plan.sealed.net_fd) == (-1, -1)
+    assert not os.path.lexists(f"/proc/self/fd/{user_fd}")
+    assert network() != os.readlink("/proc/self/ns/net")
 
 
 def test_works_right_after_fork(script) -> None:

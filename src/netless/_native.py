@@ -143,9 +143,15 @@ class _Plans:
             for isolation, other in list(self.plans.items()):
                 if other.sealed is plan.sealed:
                     del self.plans[isolation]
-            map_root = plan.isolation.map_root
-            if self.sealed.get(map_root) is plan.sealed:
-                del self.sealed[map_root]
+            if self.sealed.get(plan.isolation.map_root) is plan.sealed:
+                self._drop_namespace(plan.isolation.map_root)
+
+    def _drop_namespace(self, map_root: bool) -> None:
+        """Close what is left of it now, before the next one gets its descriptors' numbers.
+
+        The kernel gives out inode numbers again too, so later nothing would tell them apart.
+        """
+        lib.netless_namespace_close(self.sealed.pop(map_root))
 
     def _sealed_namespace(self, map_root: bool) -> Any:
         """The kept pair of namespaces, made anew where it is not what it was."""
@@ -169,12 +175,12 @@ class _Plans:
             sealed = self._sealed_namespace(isolation.map_root)
             return _settle_with(isolation, sealed)
         except _Stale:
-            self.sealed.pop(isolation.map_root, None)
+            self._drop_namespace(isolation.map_root)
         sealed = self._sealed_namespace(isolation.map_root)
         try:
             return _settle_with(isolation, sealed)
         except _Stale as again:
-            self.sealed.pop(isolation.map_root, None)
+            self._drop_namespace(isolation.map_root)
             raise_isolation_failure(again.report)
 
 
