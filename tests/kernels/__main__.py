@@ -57,10 +57,12 @@ def parse() -> argparse.Namespace:
 
 
 class Runs:
-    """What one invocation built, and a guest for each kernel and stage."""
+    """What one invocation built, and a guest for each kernel and stage. Logs stay in the cache."""
 
     def __init__(self, folder: Path, breaks: list[str]) -> None:
         self.folder = folder
+        self.logs = fetch.cache() / "logs"
+        self.logs.mkdir(exist_ok=True)
         self.programs = image.compile_programs(folder, breaks)
 
     def stage_c(self, series: str) -> report.Verdict:
@@ -80,7 +82,7 @@ class Runs:
         lines = boot.boot(
             kernel.image,
             initramfs,
-            self.folder / f"{series}.python.log",
+            self.logs / f"{series}.python.log",
             memory=2048,
             devices=boot.SHARED_ROOT,
             timeout=1800,
@@ -95,7 +97,7 @@ class Runs:
             image.add_apparmor(made, apparmor)
         name = f"{series}.{job}"
         initramfs = made.write(self.folder / f"{name}.cpio.gz")
-        return boot.boot(kernel.image, initramfs, self.folder / f"{name}.log")
+        return boot.boot(kernel.image, initramfs, self.logs / f"{name}.log")
 
 
 def run(series: str, stages: list[Callable[[str], report.Verdict]]) -> report.Verdict:
@@ -137,8 +139,10 @@ def main() -> int:
             ]
             for name in names
         }
-        found = pool.map(lambda name: run(name, stages[name]), names)
-        verdicts = dict(zip(names, found, strict=True))
+        longest_first = sorted(names, key=lambda name: -len(stages[name]))
+        found = pool.map(lambda name: run(name, stages[name]), longest_first)
+        by_name = dict(zip(longest_first, found, strict=True))
+    verdicts = {name: by_name[name] for name in names}
     table = report.table(verdicts)
     print(table)
     for name, verdict in verdicts.items():
