@@ -73,6 +73,15 @@ static int is_apparmor_restricted(void)
     return number_in("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == 1;
 }
 
+/* Is an AppArmor profile in force for this process? */
+static int is_confined(void)
+{
+    char text[512];
+    const char *label = read_text("/proc/self/attr/apparmor/current", text, sizeof text);
+
+    return strstr(label, " (enforce)") != NULL;
+}
+
 /* No mount point at "/": the root directory is not the root of a mount. */
 static int is_chroot(void)
 {
@@ -171,7 +180,8 @@ static const struct netless_finding *making_refused(int error)
         return &CHROOT;
     if (is_filtered())
         return &SECCOMP;
-    return is_apparmor_restricted() ? &APPARMOR : &UNEXPLAINED;
+    int is_apparmor = is_apparmor_restricted() || (error == EACCES && is_confined());
+    return is_apparmor ? &APPARMOR : &UNEXPLAINED;
 }
 
 static const struct netless_finding *mapping_refused(void)

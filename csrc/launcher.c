@@ -372,9 +372,11 @@ static const struct netless_finding *by_namespace(launch_function *function,
     request->report = (struct netless_report){.step = NETLESS_STEP_NONE};
     if (netless_namespace_make_alone(wish->map_root, &plan.sealed, &request->report) < 0)
         return NULL;
-    const struct netless_finding *finding = draft(wish, NETLESS_WAY_JOIN, &plan);
+    /* A namespace whose handles may not be opened cannot be joined. */
+    enum netless_way way = plan.sealed.user_fd >= 0 ? NETLESS_WAY_JOIN : NETLESS_WAY_MAKE;
+    const struct netless_finding *finding = draft(wish, way, &plan);
     if (finding == NULL && launch(function, &plan, wish, request) < 0 &&
-        is_refused_join(&request->report)) {
+        way == NETLESS_WAY_JOIN && is_refused_join(&request->report)) {
         plan.way = NETLESS_WAY_MAKE;
         launch(function, &plan, wish, request);
     }
