@@ -88,9 +88,9 @@ def test_the_table_in_the_docs_is_of_a_green_run_over_every_kernel(kernels) -> N
     assert date
     datetime.date.fromisoformat(date[1])
     rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
-    assert tuple(rows[0][-len(kernels.SERIES) :]) == kernels.SERIES
+    assert set(kernels.SERIES) <= set(rows[0])
     expected = {f"`{name}`" for name in kernels.report.ATTEMPTS} | {"`inherited-sockets`"}
     assert expected <= {row[0] for row in rows}
     assert "BROKEN" not in table
     for row in rows[2:]:
-        assert len(row) == len(kernels.SERIES) + 1
+        assert len(row[1:]) == len([name for name in rows[0] if re.fullmatch(r"\d+\.\d+", name)])

@@ -59,8 +59,9 @@ def parse() -> argparse.Namespace:
 class Runs:
     """What one invocation built, and a guest for each kernel and stage. Logs stay in the cache."""
 
-    def __init__(self, folder: Path, breaks: list[str]) -> None:
+    def __init__(self, folder: Path, breaks: list[str], *, with_apparmor: bool) -> None:
         self.folder = folder
+        self.apparmor = fetch.apparmor() if with_apparmor else None
         self.logs = fetch.cache() / "logs"
         self.logs.mkdir(exist_ok=True)
         self.programs = image.compile_programs(folder, breaks)
@@ -69,15 +70,14 @@ class Runs:
         return report.judge(series, self._boot(series, "checks.sh"))
 
     def ubuntu(self, series: str) -> report.Verdict:
-        lines = self._boot(series, "ubuntu.sh", fetch.apparmor())
-        return report.judge_ubuntu(series, lines)
+        return report.judge_ubuntu(series, self._boot(series, "ubuntu.sh"))
 
     def python(self, series: str) -> report.Verdict:
         """On the generic kernel: the cloud one has no 9p."""
         kernel = fetch.kernel(series, "")
         modules = fetch.module_closure(kernel, image.PYTHON_MODULES)
         made = image.for_python(modules, sys.executable)
-        image.add_apparmor(made, fetch.apparmor())
+        image.add_apparmor(made, self.apparmor)
         initramfs = made.write(self.folder / f"{series}.python.cpio.gz")
         lines = boot.boot(
             kernel.image,
@@ -89,12 +89,12 @@ class Runs:
         )
         return report.judge_python(series, lines)
 
-    def _boot(self, series: str, job: str, apparmor: Path | None = None) -> list[str]:
+    def _boot(self, series: str, job: str) -> list[str]:
         kernel = fetch.kernel(series)
         modules = fetch.module_closure(kernel, image.MODULES)
         made = image.for_checks(self.programs, modules, job)
-        if apparmor is not None:
-            image.add_apparmor(made, apparmor)
+        if self.apparmor is not None:
+            image.add_apparmor(made, self.apparmor)
         name = f"{series}.{job}"
         initramfs = made.write(self.folder / f"{name}.cpio.gz")
         return boot.boot(kernel.image, initramfs, self.logs / f"{name}.log")
@@ -129,7 +129,8 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="netless-kernels.") as folder,
         concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool,
     ):
-        runs = Runs(Path(folder), options.breaks)
+        needs_apparmor = options.ubuntu or options.python
+        runs = Runs(Path(folder), options.breaks, with_apparmor=needs_apparmor)
         with_python = names if options.kernel else list(map(fetch.series_of, PYTHON_ON))
         stages = {
             name: [
@@ -165,4 +166,7 @@ def write(table: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except fetch.NotFetched as error:
+        sys.exit(f"error: {error}")

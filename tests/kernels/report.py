@@ -350,6 +350,8 @@ def judge_python(series: str, lines: list[str]) -> Verdict:
             for name in SUITES
             if statuses.get(name) != "0"
         ]
+        if statuses.get("detached") != "isolated":
+            found.append(f"{user}: netless-exec without handles: {statuses.get('detached')}")
         verdict.note("Python tests", user, "pass", found)
         answer = "works" if version >= RESOLVE_UNIX else "refused"
         found = [
