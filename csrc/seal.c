@@ -185,12 +185,18 @@ static int collect_rules(const struct architecture *a, int wanted, struct rule *
     return count;
 }
 
-static void emit_architecture(struct builder *b, const struct architecture *a, int wanted)
+/* The kernel walks the program for every number when it is installed, to know what
+   is always allowed (Linux 5.11), and gives up a number at what is not constant.
+   Programs of the compatible architecture are too rare for that to pay. */
+static void emit_architecture(struct builder *b, const struct architecture *a, int wanted,
+                              int is_rare)
 {
     struct rule rules[MOST_RULES];
     int count = collect_rules(a, wanted, rules);
     unsigned int test = emit(b, BPF_JMP | BPF_JEQ | BPF_K, a->audit, T_NEXT, T_NEXT);
 
+    if (is_rare)
+        emit_load_argument(b, 0);
     emit_load(b, offsetof(struct seccomp_data, nr));
     emit_tree(b, rules, count, 0);
     b->filter->code[test].jf = (uint8_t)(b->filter->length - test - 1);
@@ -282,9 +288,9 @@ void netless_filter_build(uint32_t architecture, int rules, struct netless_filte
     b.filter = filter;
     b.big_endian = native->big_endian;
     emit_load(&b, offsetof(struct seccomp_data, arch));
-    emit_architecture(&b, native, rules);
+    emit_architecture(&b, native, rules, 0);
     if (native->compat != 0)
-        emit_architecture(&b, find_architecture(native->compat), rules);
+        emit_architecture(&b, find_architecture(native->compat), rules, 1);
     emit_errno(&b, ENOSYS);     /* an architecture that is not known */
     emit_socket_checks(&b, rules);
     emit_ends(&b, rules);
