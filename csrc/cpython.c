@@ -142,7 +142,7 @@ static PyObject *spawn(PyObject *self, PyObject *arguments)
     PyObject *address, *result = NULL;
 
     (void)self;
-    if (!PyArg_ParseTuple(arguments, "O(OOOO(iiiiii)iiiii):spawn", &address, &strings.argv,
+    if (!PyArg_ParseTuple(arguments, "O(OOOO(iiiiii)pppii):spawn", &address, &strings.argv,
                           &strings.candidates, &strings.env, &strings.cwd, &in[0], &out[0],
                           &out[1], &in[1], &out[2], &in[2], &request.close_fds,
                           &request.restore_signals, &request.new_session, &request.process_group,

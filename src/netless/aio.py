@@ -117,7 +117,14 @@ async def connect(
         raise
     waiter = loop.create_future()
     streams = map(options.get, ("stdin", "stdout", "stderr"))
-    transport = _Transport(process, loop, protocol, command, is_shell, *streams, 0, waiter)
+    try:
+        transport = _Transport(process, loop, protocol, command, is_shell, *streams, 0, waiter)
+    except BaseException:  # out of descriptors
+        if pidfd >= 0:
+            os.close(pidfd)
+        _end(process)
+        starter.leave()
+        raise
     transport.watch(pidfd, starter.leave)
     try:
         await waiter
@@ -243,8 +250,11 @@ class _Transport(BaseSubprocessTransport):
     _pidfd = -1
     _proc: Popen
 
-    def __init__(self, process: Popen, *args: Any) -> None:
-        super().__init__(*args, process=process)
+    def __init__(self, process: Popen, loop: AbstractEventLoop, *args: Any) -> None:
+        if type(loop).__module__.partition(".")[0] == "uvloop":
+            for name in ("stdin", "stdout", "stderr"):
+                _lend(process, name)
+        super().__init__(loop, *args, process=process)
 
     def _start(self, *, process: Popen, **_: Any) -> None:  # type: ignore[override]
         self._proc = process
@@ -290,6 +300,20 @@ class _Transport(BaseSubprocessTransport):
         finally:
             if self._pidfd >= 0:  # the loop was closed before the child ended
                 os.close(self._pidfd)
+
+
+def _lend(process: Popen, name: str) -> None:
+    """A pipe that libuv alone closes.
+
+    uvloop has libuv close the descriptor and then closes the file object too, which
+    would hit whatever another thread has opened in between.
+    """
+    file = getattr(process, name)
+    if file is None:
+        return
+    with file:
+        lent = os.dup(file.fileno())
+    setattr(process, name, open(lent, file.mode, buffering=0, closefd=False))  # noqa: SIM115
 
 
 def _wait_for(loop: AbstractEventLoop, process: Popen, reap: Callable[[], object]) -> None:
