@@ -26,7 +26,7 @@ ALWAYS = {
     "C: private + seal",
 }
 
-pytestmark = pytest.mark.isolated
+pytestmark = [pytest.mark.isolated, pytest.mark.build]
 
 
 def benchmarks(*arguments: str) -> str:

@@ -446,6 +446,7 @@ def test_sanitizers_find_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert "runtime error" not in done.stderr
 
 
+@pytest.mark.build
 @pytest.mark.parametrize(
     ("target", "system"),
     [

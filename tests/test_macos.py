@@ -60,6 +60,7 @@ def link(target: str, *sources: Path, output: Path) -> subprocess.CompletedProce
     return zig_cc(target, "-shared", *strict, *sources, "-o", output)
 
 
+@pytest.mark.build
 @pytest.mark.parametrize(
     ("target", "names"),
     [
@@ -77,12 +78,14 @@ def test_links_for(target: str, names: list[str], tmp_path: Path) -> None:
     assert output.exists()
 
 
+@pytest.mark.build
 @pytest.mark.parametrize("name", NOWHERE)
 def test_compiles_for_windows(name: str, tmp_path: Path) -> None:
     done = zig_cc("x86_64-windows-gnu", "-c", CSRC / name, "-o", tmp_path / "netless.o")
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.build
 @pytest.mark.parametrize("target", ["aarch64-macos.11.0", "aarch64-linux-gnu.2.17"])
 def test_linking_finds_what_the_system_does_not_have(target: str, tmp_path: Path) -> None:
     """The control: a function that is nowhere fails the link."""

@@ -12,6 +12,7 @@ import pytest
 from netless.cli import make_parser
 from support import PATIENCE, need
 
+pytestmark = pytest.mark.build
 SHARE = Path(__file__).resolve().parent.parent / "share"
 BASH = SHARE / "bash-completion" / "completions" / "netless"
 ZSH = SHARE / "zsh" / "site-functions" / "_netless"
