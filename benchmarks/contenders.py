@@ -59,7 +59,9 @@ def _weakened(without: tuple[str, ...]) -> Isolation:
     weak[0] = plan.c[0]
     weak.layers = plan.c.layers & ~bits
     key = Weakened(without=without)
-    _native._cache.plans[key] = dataclasses.replace(plan, c=weak)
+    _native._cache.plans[key] = _native.Plan(
+        plan.isolation, plan.mechanism, plan.guarantees, weak, plan.sealed
+    )
     return key
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.util
 import os
 import shutil
@@ -204,7 +203,9 @@ def without_layer(name: str, isolation: Isolation = DEFAULT):
     weak[0] = plan.c[0]
     weak.layers = plan.c.layers & ~getattr(_native.lib, f"NETLESS_LAYER_{name}")
     assert weak.layers != plan.c.layers
-    _native._cache.plans[isolation] = dataclasses.replace(plan, c=weak)
+    _native._cache.plans[isolation] = _native.Plan(
+        plan.isolation, plan.mechanism, plan.guarantees, weak, plan.sealed
+    )
     _native._cache.latest = None
     try:
         yield

@@ -13,8 +13,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 from . import __version__, _diagnosis
 from ._errors import InheritedSocketError, NetworkIsolationUnavailable
@@ -100,20 +98,25 @@ if lib is not None:
     native_spawn = _spawn.spawn if lib.netless_add_spawn() == 0 else None
 
 
-@dataclass(frozen=True, eq=False)
 class Plan:
     """One settled way to start children. ``c`` is the C plan, ``sealed`` what keeps it alive."""
 
-    isolation: Isolation
-    mechanism: str
-    guarantees: frozenset[str]
-    c: Any
-    sealed: Any
+    __slots__ = ("address", "c", "guarantees", "isolation", "mechanism", "sealed")
 
-    @cached_property
-    def address(self) -> int:
-        """Of ``c``, for the extension's own function."""
-        return int(ffi.cast("uintptr_t", self.c))
+    def __init__(
+        self,
+        isolation: Isolation,
+        mechanism: str,
+        guarantees: frozenset[str],
+        c: Any,
+        sealed: Any,
+    ) -> None:
+        self.isolation = isolation
+        self.mechanism = mechanism
+        self.guarantees = guarantees
+        self.c = c
+        self.sealed = sealed
+        self.address = int(ffi.cast("uintptr_t", c))  # for the extension's own function
 
 
 class _Plans:
