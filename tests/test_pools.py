@@ -188,6 +188,36 @@ def test_everything_multiprocessing_has(method) -> None:
         there.close()
 
 
+def test_forked_worker_runs_multiprocessings_own_hooks(script) -> None:
+    """Proxies and queues depend on them: each process has connections of its own."""
+    done = script(
+        """
+        import threading
+        from multiprocessing import util
+        import netless
+
+        if __name__ == "__main__":
+            context = netless.get_context("fork")
+            util.register_after_fork(context, lambda _: print("hook", flush=True))
+            with context.Manager() as manager:
+                found = manager.list()
+                def use(number):
+                    for _ in range(200):
+                        found.append(number)
+                found.append(-1)  # a connection of the parent's
+                workers = [context.Process(target=use, args=(n,)) for n in range(4)]
+                for worker in workers:
+                    worker.start()
+                for worker in workers:
+                    worker.join()
+                print(len(found), [worker.exitcode for worker in workers])
+        """
+    )
+    assert done.stdout.split() == ["hook"] * 5 + ["801", "[0,", "0,", "0,", "0]"], (
+        done.stderr + done.stdout
+    )
+
+
 class Worker(netless.get_context("spawn").Process):
     def run(self) -> None:
         sys.exit(0 if os.readlink("/proc/self/ns/net") != self.outside else 1)

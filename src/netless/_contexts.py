@@ -140,14 +140,17 @@ class IsolatedProcess(process.BaseProcess):
             return (_blank, (self._start_method, self._context.isolation), self.__dict__)
         return super().__reduce_ex__(protocol)
 
-    @staticmethod
-    def _after_fork() -> None:
-        """Nothing: for spawn, which calls it by this name."""
-
 
 def _blank(method: str, isolation: Isolation) -> IsolatedProcess:
     kind = get_context(method, isolation).Process
     return kind.__new__(kind)
+
+
+STANDARD: dict[str, Any] = {
+    "fork": context.ForkProcess,
+    "spawn": context.SpawnProcess,
+    "forkserver": context.ForkServerProcess,
+}
 
 
 class IsolatedContext(context.BaseContext):
@@ -173,6 +176,7 @@ class IsolatedContext(context.BaseContext):
             {
                 "_context": self,
                 "_start_method": method,
+                "_after_fork": staticmethod(STANDARD[method]._after_fork),
                 "_Popen": staticmethod(functools.partial(self._launchers[method], self)),
                 "__module__": __name__,
             },
