@@ -125,7 +125,9 @@ const char *netless_mechanism(void)
 static pid_t clone_process(int (*function)(void *), void *argument, int flags)
 {
     _Alignas(16) char stack[CHILD_STACK_SIZE];
-    return clone(function, stack + sizeof stack, flags, argument);
+    pid_t pid = clone(function, stack + sizeof stack, flags, argument);
+    NETLESS_STACK_IS_FREE(stack);
+    return pid;
 }
 
 /* The clone must not share memory where the child changes ids: that would make
@@ -148,7 +150,9 @@ static pid_t clone_without_handlers(int (*function)(void *), void *argument, int
         .stack = (uintptr_t)stack,
         .stack_size = sizeof stack,
     };
-    return (pid_t)netless_clone3(&arguments, function, argument);
+    pid_t pid = (pid_t)netless_clone3(&arguments, function, argument);
+    NETLESS_STACK_IS_FREE(stack);
+    return pid;
 }
 
 pid_t netless_start(int (*function)(void *), struct netless_launch *launch)
