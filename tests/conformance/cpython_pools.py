@@ -33,6 +33,9 @@ EXPECTED = {
     "TestRemoteManager": "the manager listens on TCP, which is to fail",
     "TestPicklingConnections.test_pickling": "a worker listens on TCP, which is to fail",
     "TestManagerRestart": "the manager listens on TCP, which is to fail",
+    "TestTimeouts.test_timeout": "a worker connects over TCP, which is to fail",
+    "TestWait.test_wait_socket": "workers connect over TCP, which is to fail",
+    "TestListenerClient.test_listener_client": "a worker connects over TCP, which is to fail",
     "fork.test_misc.TestCloseFds.test_closefd": "a forked worker's inherited TCP socket is shut",
     "TestStartMethod.test_set_get": "looks at the names of the standard library's own classes",
 }
