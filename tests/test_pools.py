@@ -293,6 +293,41 @@ def test_worker_has_what_a_program_would_have(method) -> None:
         assert (permitted, effective) == (0, 0)
 
 
+def test_threads_fork_workers_at_once(script) -> None:
+    """What one thread has open for its own child must not stay open in another's worker."""
+    done = script(
+        """
+        import threading
+        import netless
+
+        context = netless.get_context("fork")
+        leave = context.Event()
+        workers = []
+
+        def start():
+            for _ in range(10):
+                worker = context.Process(target=leave.wait)
+                worker.start()
+                workers.append(worker)
+                netless.run(["true"], preexec_fn=int, check=True)
+                netless.run(["true"], extra_groups=[], check=True) if os.geteuid() == 0 else None
+
+        import os
+        threads = [threading.Thread(target=start) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        leave.set()
+        for worker in workers:
+            worker.join()
+        print({worker.exitcode for worker in workers}, len(workers))
+        """,
+        timeout=120,
+    )
+    assert done.stdout == "{0} 40\n", done.stderr
+
+
 def test_forked_worker_keeps_signal_handlers(script) -> None:
     done = script(
         """

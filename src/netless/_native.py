@@ -101,7 +101,15 @@ if lib is not None:
 class Plan:
     """One settled way to start children. ``c`` is the C plan, ``sealed`` what keeps it alive."""
 
-    __slots__ = ("address", "c", "guarantees", "isolation", "mechanism", "sealed")
+    __slots__ = (
+        "address",
+        "c",
+        "guarantees",
+        "isolation",
+        "mechanism",
+        "needs_channel",
+        "sealed",
+    )
 
     def __init__(
         self,
@@ -117,6 +125,7 @@ class Plan:
         self.c = c
         self.sealed = sealed
         self.address = int(ffi.cast("uintptr_t", c))  # for the extension's own function
+        self.needs_channel = MECHANISM == "seatbelt" or c.way == lib.NETLESS_WAY_MAKE
 
 
 class _Plans:
@@ -124,6 +133,9 @@ class _Plans:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        # Held while there is a channel between parent and child: a worker that is forked
+        # then would keep it open, and the end of it is what the parent waits for.
+        self.channels = threading.RLock()
         self.plans: dict[Isolation, Plan] = {}
         self.latest: Plan | None = None  # asked for again by the next child, as a rule
         self.sealed: dict[bool, Any] = {}
@@ -201,6 +213,7 @@ _cache = _Plans()
 def _after_fork_in_child() -> None:
     """Another thread may have held the lock. The descriptors stay valid; plans are tried anew."""
     _cache.lock = threading.Lock()
+    _cache.channels = threading.RLock()
     _cache.latest = None
     _cache.plans.clear()
 
@@ -231,7 +244,9 @@ def _settle(isolation: Isolation, settle_namespace: Callable[[Isolation], Plan])
 def _make_namespace(map_root: bool) -> Any:
     made = ffi.new("struct netless_namespace *")
     report = ffi.new("struct netless_report *")
-    if lib.netless_namespace_make(map_root, made, report) < 0:
+    with _cache.channels:
+        result = lib.netless_namespace_make(map_root, made, report)
+    if result < 0:
         raise_isolation_failure(report)
     return ffi.gc(made, lib.netless_namespace_close)
 
@@ -328,7 +343,8 @@ def _probe(plan: Any) -> Any:
     """Run the launch sequence in a child that executes nothing."""
     request = Request(env=())
     request.c.probe = 1
-    lib.netless_spawn(plan, request.c)
+    with _cache.channels:
+        lib.netless_spawn(plan, request.c)
     return request.take_report()
 
 
@@ -514,11 +530,11 @@ def spawn(isolation: Isolation, launch: tuple[Any, ...]) -> tuple[Any, Plan]:
             None, its directory or None; the pipes as :mod:`subprocess` makes them;
             close_fds, restore_signals, new_session, process_group, umask.
     """
-    if native_spawn is None:  # another interpreter than CPython
-        return start(isolation, Request(*launch))
     plan = _cache.latest
     if plan is None or plan.isolation is not isolation:
         plan = plan_for(isolation)
+    if plan.needs_channel or native_spawn is None:  # or another interpreter than CPython
+        return start(isolation, Request(*launch))
     result = native_spawn(plan.address, launch)
     if type(result) is int:
         return result, plan
@@ -534,7 +550,8 @@ def start(isolation: Isolation, request: Request) -> tuple[Any, Plan]:
     """As :func:`spawn`, for what that does not take."""
 
     def start_once(plan: Plan) -> Any:
-        pid = lib.netless_popen(plan.c, request.c)
+        with _cache.channels:
+            pid = lib.netless_popen(plan.c, request.c)
         return pid if pid > 0 else request.take_report()
 
     plan = plan_for(isolation)
@@ -557,7 +574,8 @@ def start_with(
         return pid if lib.netless_fork_wait(pid) == 0 else request.take_report()
 
     plan = plan_for(isolation)
-    return _again(plan, fork_once(plan), fork_once)
+    with _cache.channels:
+        return _again(plan, fork_once(plan), fork_once)
 
 
 def _again(plan: Plan, result: Any, once: Callable[[Plan], Any]) -> tuple[Any, Plan]:
@@ -601,18 +619,19 @@ def fork(isolation: Isolation) -> int:
     """
     if sys.implementation.name == "pypy":
         raise _diagnosis.unavailable(_diagnosis.NO_HOOK)
-    plan = _settle_alone(isolation)
-    request = Request(close_fds=True)
-    request.c.stays = True
-    sys.audit("os.fork")
-    if lib.netless_fork_begin(plan.c, request.c) < 0:
-        raise_isolation_failure(request.c.report)
-    pid = int(lib.netless_fork())
-    if pid == 0:
-        _cache.clear()
-    elif lib.netless_fork_wait(pid) < 0:
-        raise_isolation_failure(request.c.report)
-    return pid
+    with _cache.channels:
+        plan = _settle_alone(isolation)
+        request = Request(close_fds=True)
+        request.c.stays = True
+        sys.audit("os.fork")
+        if lib.netless_fork_begin(plan.c, request.c) < 0:
+            raise_isolation_failure(request.c.report)
+        pid = int(lib.netless_fork())
+        if pid == 0:
+            _cache.clear()
+        elif lib.netless_fork_wait(pid) < 0:
+            raise_isolation_failure(request.c.report)
+        return pid
 
 
 def execute(isolation: Isolation, request: Request) -> Any:
