@@ -118,7 +118,7 @@ class ProcessPoolExecutor(futures.ProcessPoolExecutor):
         return isolation
 
     def _start_executor_manager_thread(self) -> None:
-        start = futures.ProcessPoolExecutor._start_executor_manager_thread
+        start = standard.ProcessPoolExecutor._start_executor_manager_thread
         seeing(start, _ExecutorManagerThread=_ManagerThread)(self)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> futures.Future[Any]:
