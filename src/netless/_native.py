@@ -132,7 +132,7 @@ class _Plans:
     """The sealed namespaces of this process and the plans that were made with them."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.Lock()  # taken before the other one, never inside it
         # Held while there is a channel between parent and child: a worker that is forked
         # then would keep it open, and the end of it is what the parent waits for.
         self.channels = threading.RLock()
@@ -566,16 +566,16 @@ def start_with(
         raise _diagnosis.unavailable(_diagnosis.NO_HOOK)
 
     def fork_once(plan: Plan) -> Any:
-        if lib.netless_fork_begin(plan.c, request.c) < 0:
-            return request.take_report()
-        pid = lib.netless_fork()
-        if pid == 0:
-            _run_in_child(preexec_fn)
-        return pid if lib.netless_fork_wait(pid) == 0 else request.take_report()
+        with _cache.channels:
+            if lib.netless_fork_begin(plan.c, request.c) < 0:
+                return request.take_report()
+            pid = lib.netless_fork()
+            if pid == 0:
+                _run_in_child(preexec_fn)
+            return pid if lib.netless_fork_wait(pid) == 0 else request.take_report()
 
     plan = plan_for(isolation)
-    with _cache.channels:
-        return _again(plan, fork_once(plan), fork_once)
+    return _again(plan, fork_once(plan), fork_once)
 
 
 def _again(plan: Plan, result: Any, once: Callable[[Plan], Any]) -> tuple[Any, Plan]:

@@ -78,7 +78,7 @@ def _fail(job: Any, error: Exception) -> None:
 Pool.__init__ = seeing(multiprocessing.pool.Pool.__init__, Pool=Pool)  # type: ignore[method-assign]
 
 
-class ProcessPoolExecutor(futures.ProcessPoolExecutor):
+class ProcessPoolExecutor(standard.ProcessPoolExecutor):
     """:class:`concurrent.futures.ProcessPoolExecutor` with workers that have no network.
 
     Takes the same arguments and ``isolation``.  Of ``mp_context`` the start method

@@ -22,6 +22,7 @@ import unittest
 import warnings
 
 import netless.aio
+from cpython_subprocess import flatten
 
 # They say how asyncio does it, not what it does for its users.
 LEFT_OUT = {
@@ -51,14 +52,6 @@ def put_in() -> None:
         module.create_subprocess_exec = netless.aio.create_subprocess_exec
         module.create_subprocess_shell = netless.aio.create_subprocess_shell
     asyncio.base_events.BaseEventLoop.subprocess_exec = subprocess_exec
-
-
-def flatten(suite):
-    for item in suite:
-        if isinstance(item, unittest.TestSuite):
-            yield from flatten(item)
-        else:
-            yield item
 
 
 def run(module, only: str, is_verbose: bool):

@@ -26,6 +26,8 @@ import sys
 import tempfile
 import unittest
 
+from cpython_subprocess import flatten
+
 SUITES = ("concurrent_futures", "fork", "spawn", "forkserver")
 
 # Parts of test names, and why they differ.
@@ -55,14 +57,6 @@ def put_in() -> None:
         contexts[method] = netless.get_context(method)
     # The one that the suites stop when a module of theirs ends.
     multiprocessing.forkserver._forkserver = contexts["forkserver"].server
-
-
-def flatten(suite):
-    for item in suite:
-        if isinstance(item, unittest.TestSuite):
-            yield from flatten(item)
-        else:
-            yield item
 
 
 PATIENCE = 40  # seconds for one test
