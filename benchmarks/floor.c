@@ -56,7 +56,10 @@ static int child(void *argument)
 {
     const struct task *task = argument;
     struct netless_report report = {.step = NETLESS_STEP_NONE};
+    struct netless_powers before;
 
+    if (task->kind->seals)
+        netless_read_powers(&plan, &before);
     if (task->kind->joins) {
         if (setns(plan.sealed.user_fd, CLONE_NEWUSER) < 0)
             _exit(126);
@@ -64,7 +67,7 @@ static int child(void *argument)
                                     : setns(plan.sealed.net_fd, CLONE_NEWNET)) < 0)
             _exit(126);
     }
-    if (task->kind->seals && netless_seal(&plan, &report) < 0)
+    if (task->kind->seals && netless_seal(&plan, &before, 0, &report) < 0)
         _exit(126);
     execv(task->argv[0], task->argv);
     _exit(127);

@@ -40,7 +40,7 @@ def build(folder: Path) -> Programs:
 
     # An unmapped user, such as a child of a bare unshare, has to get at them.
     os.chmod(folder, 0o755)
-    library = [CSRC / name for name in ("spawn.c", "linux.c", "seal.c", "descriptors.c")]
+    library = [CSRC / name for name in ("spawn.c", "linux.c", "proof.c", "seal.c", "descriptors.c")]
     return Programs(
         noop=compiled("noop", "-static", HERE / "noop.c"),
         calls=compiled("calls", "-static", HERE / "calls.c"),

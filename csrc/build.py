@@ -14,7 +14,7 @@ ROOT = HERE.parent
 
 INTERPRETER = "pypy.c" if sys.implementation.name == "pypy" else "cpython.c"
 SOURCES = {
-    "linux": ["spawn.c", "linux.c", "seal.c", "descriptors.c", INTERPRETER],
+    "linux": ["spawn.c", "linux.c", "proof.c", "seal.c", "descriptors.c", INTERPRETER],
     "darwin": ["spawn.c", "macos.c", "no_namespaces.c", INTERPRETER],
 }.get(sys.platform, ["unsupported.c", "no_namespaces.c"])
 SANITIZE = ["-fsanitize=address,undefined"]

@@ -31,7 +31,7 @@ NAME = "netless-exec"
 
 SOURCES = ["launcher.c", "diagnosis.c"]
 PLATFORM_SOURCES = {
-    "linux": ["spawn.c", "linux.c", "seal.c", "descriptors.c"],
+    "linux": ["spawn.c", "linux.c", "proof.c", "seal.c", "descriptors.c"],
     "darwin": ["spawn.c", "macos.c", "no_namespaces.c"],
 }
 ELSEWHERE = ["unsupported.c", "no_namespaces.c"]

@@ -3,11 +3,13 @@
  * and how to close them.
  */
 #define _GNU_SOURCE
+#define _FILE_OFFSET_BITS 64     /* file systems of any size, on 32-bit machines too */
 #include "spawn.h"
 
 #include <errno.h>
 #include <linux/stat.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
@@ -23,8 +25,7 @@
 #define PIDFS_MAGIC 0x50494446
 
 /* linux/major.h, and the minors of drivers/char/mem.c and tty_io.c */
-enum { MEMORY_MAJOR = 1, TTY_MAJOR = 4, TTY_AUX_MAJOR = 5, PTS_FIRST = 136, PTS_LAST = 143,
-       HVC_MAJOR = 229 };
+enum { MEMORY_MAJOR = 1, TTY_AUX_MAJOR = 5, PTS_FIRST = 136, PTS_LAST = 143 };
 
 static void number_text(char *end, int number)
 {
@@ -54,11 +55,21 @@ static int ends_with(const char *text, const char *ending)
     return length >= tail && strcmp(text + length - tail, ending) == 0;
 }
 
+/* System calls of their own: libc's may be socketcall, which the filter refuses. */
 static int socket_option(int fd, int option)
 {
     int value = -1;
     socklen_t size = sizeof value;
-    return getsockopt(fd, SOL_SOCKET, option, &value, &size) < 0 ? -1 : value;
+    return syscall(SYS_getsockopt, fd, SOL_SOCKET, option, &value, &size) < 0 ? -1 : value;
+}
+
+/* What is known of a socket where a filter refuses getsockopt: sockets have the name of
+   their protocol as an extended attribute, and AF_UNIX's begin with "UNIX" (net/socket.c). */
+static int is_unix_by_name(int fd)
+{
+    char name[32];
+    long length = syscall(SYS_fgetxattr, fd, "system.sockprotoname", name, sizeof name);
+    return length >= 4 && memcmp(name, "UNIX", 4) == 0;
 }
 
 /* Streams that are already connected stay where they lead; any other AF_UNIX
@@ -69,6 +80,8 @@ static int classify_socket(int fd, int unix_sockets, int *family)
     socklen_t size = sizeof peer;
 
     *family = socket_option(fd, SO_DOMAIN);
+    if (*family < 0 && is_unix_by_name(fd))
+        *family = AF_UNIX;
     if (*family != AF_UNIX)
         return NETLESS_KIND_SOCKET;
     if (unix_sockets)
@@ -76,11 +89,17 @@ static int classify_socket(int fd, int unix_sockets, int *family)
     int type = socket_option(fd, SO_TYPE);
     if (type != SOCK_STREAM && type != SOCK_SEQPACKET)
         return NETLESS_KIND_SOCKET;
-    return getpeername(fd, (struct sockaddr *)&peer, &size) < 0 ? NETLESS_KIND_SOCKET
-                                                                : NETLESS_KIND_FINE;
+    return syscall(SYS_getpeername, fd, &peer, &size) < 0 ? NETLESS_KIND_SOCKET : NETLESS_KIND_FINE;
 }
 
-static int classify_device(unsigned int major, unsigned int minor)
+/* Whatever driver it has: a serial console, say. */
+static int is_terminal(int fd)
+{
+    char settings[256];         /* struct termios, whichever of its layouts the kernel fills in */
+    return ioctl(fd, TCGETS, settings) == 0;
+}
+
+static int classify_device(int fd, unsigned int major, unsigned int minor)
 {
     switch (major) {
     case MEMORY_MAJOR:          /* null, zero, full, random, urandom */
@@ -88,27 +107,24 @@ static int classify_device(unsigned int major, unsigned int minor)
                                                                      : NETLESS_KIND_DEVICE;
     case TTY_AUX_MAJOR:         /* tty, console, ptmx */
         return minor <= 2 ? NETLESS_KIND_FINE : NETLESS_KIND_DEVICE;
-    case TTY_MAJOR:
-    case HVC_MAJOR:
-        return NETLESS_KIND_FINE;
     default:
-        return major >= PTS_FIRST && major <= PTS_LAST ? NETLESS_KIND_FINE : NETLESS_KIND_DEVICE;
+        return (major >= PTS_FIRST && major <= PTS_LAST) || is_terminal(fd) ? NETLESS_KIND_FINE
+                                                                            : NETLESS_KIND_DEVICE;
     }
 }
 
-/* A file of /proc is fine to read, unless it is a process's memory. */
-static int classify_proc_file(int fd)
+/* A file of /proc is fine to read where everybody may.  What only its owner may read is
+   the memory of a process, or of the kernel; names do not tell, since a file of /proc can be
+   mounted under any other. */
+static int classify_proc_file(int fd, unsigned int mode)
 {
-    char name[64];
     int flags = fcntl(fd, F_GETFL);
+    int only_reads = flags >= 0 && !(flags & O_PATH) && (flags & O_ACCMODE) == O_RDONLY;
 
-    if (flags < 0 || (flags & O_PATH) || (flags & O_ACCMODE) != O_RDONLY)
-        return NETLESS_KIND_PROC;
-    describe(fd, name, sizeof name);
-    return name[0] == '\0' || ends_with(name, "/mem") ? NETLESS_KIND_PROC : NETLESS_KIND_FINE;
+    return only_reads && mode & S_IROTH ? NETLESS_KIND_FINE : NETLESS_KIND_PROC;
 }
 
-static int classify_file(int fd, int is_directory)
+static int classify_file(int fd, unsigned int mode)
 {
     struct statfs system;
 
@@ -120,7 +136,7 @@ static int classify_file(int fd, int is_directory)
     case PIDFS_MAGIC:
         return NETLESS_KIND_PIDFD;
     case PROC_MAGIC:
-        return is_directory ? NETLESS_KIND_PROC : classify_proc_file(fd);
+        return (mode & S_IFMT) == S_IFDIR ? NETLESS_KIND_PROC : classify_proc_file(fd, mode);
     default:
         return NETLESS_KIND_FINE;
     }
@@ -147,7 +163,7 @@ int netless_classify(int fd, int unix_sockets, int *family)
     struct statx found;
 
     *family = -1;
-    if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_TYPE, &found) < 0)
+    if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_MODE, &found) < 0)
         return errno == EBADF ? NETLESS_KIND_FINE : NETLESS_KIND_UNKNOWN;
     switch (found.stx_mode & S_IFMT) {
     case S_IFIFO:
@@ -155,10 +171,10 @@ int netless_classify(int fd, int unix_sockets, int *family)
     case S_IFSOCK:
         return classify_socket(fd, unix_sockets, family);
     case S_IFCHR:
-        return classify_device(found.stx_rdev_major, found.stx_rdev_minor);
+        return classify_device(fd, found.stx_rdev_major, found.stx_rdev_minor);
     case S_IFREG:
     case S_IFDIR:
-        return classify_file(fd, (found.stx_mode & S_IFMT) == S_IFDIR);
+        return classify_file(fd, found.stx_mode);
     case 0:
         return classify_anonymous(fd);
     default:                    /* block devices may be network block devices */
@@ -200,6 +216,18 @@ int netless_each_descriptor(struct netless_launch *launch,
 
 /* ---- closing ---- */
 
+/* Was it closed, or only said to be? The handle by which this child came in tells. */
+static int is_closed(const struct netless_launch *launch)
+{
+    const struct netless_plan *plan = launch->plan;
+    int is_joining = plan->way == NETLESS_WAY_JOIN || plan->way == NETLESS_WAY_JOIN_PRIVATE;
+
+    for (int i = 0; i < launch->keep_count; i++)
+        if (launch->keep[i] == plan->sealed.net_fd)
+            return 1;
+    return !is_joining || fcntl(plan->sealed.net_fd, F_GETFD) < 0;
+}
+
 int netless_close_ranges(const struct netless_launch *launch)
 {
     unsigned int first = 3;
@@ -211,5 +239,7 @@ int netless_close_ranges(const struct netless_launch *launch)
         if (kept >= first)
             first = kept + 1;
     }
-    return (int)syscall(SYS_close_range, first, ~0U, 0);
+    if (syscall(SYS_close_range, first, ~0U, 0) < 0)
+        return -1;
+    return is_closed(launch) ? 0 : -1;
 }

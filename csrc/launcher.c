@@ -341,15 +341,11 @@ static const struct netless_finding *draft(const struct wish *wish, enum netless
     plan->unix_sockets = !wish->no_unix_sockets;
     plan->sealed.euid = geteuid();
     plan->sealed.egid = getegid();
+    plan->is_single = 1;
     netless_plan_seal(plan);
-    plan->optional = plan->layers;
-    if (wish->no_unix_sockets) {
-        int asked = plan->landlock_fs ? NETLESS_LAYER_LANDLOCK : NETLESS_LAYER_SECCOMP;
-        if (!(plan->layers & asked))
-            return &NO_SECCOMP;
-        plan->optional &= ~asked;
-    }
-    return NULL;
+    if (!(plan->required & ~plan->layers))
+        return NULL;
+    return plan->required & ~plan->layers & NETLESS_LAYER_LANDLOCK ? &NO_LANDLOCK : &NO_SECCOMP;
 }
 
 static int is_refused_join(const struct netless_report *found)
@@ -377,8 +373,9 @@ static const struct netless_finding *by_namespace(launch_function *function,
     const struct netless_finding *finding = draft(wish, way, &plan);
     if (finding == NULL && launch(function, &plan, wish, request) < 0 &&
         way == NETLESS_WAY_JOIN && is_refused_join(&request->report)) {
-        plan.way = NETLESS_WAY_MAKE;
-        launch(function, &plan, wish, request);
+        finding = draft(wish, NETLESS_WAY_MAKE, &plan);
+        if (finding == NULL)
+            launch(function, &plan, wish, request);
     }
     netless_namespace_close(&plan.sealed);
     return finding;
@@ -393,11 +390,6 @@ static const struct netless_finding *by_filter(const struct wish *wish,
     if (netless_has_root_powers())
         return &ROOT;
     const struct netless_finding *finding = draft(wish, NETLESS_WAY_FILTER, &plan);
-    if (!(plan.layers & NETLESS_LAYER_LANDLOCK))
-        return &NO_LANDLOCK;
-    if (!(plan.layers & NETLESS_LAYER_SECCOMP))
-        return &NO_SECCOMP;
-    plan.optional = 0;
     if (finding == NULL)
         launch(netless_exec, &plan, wish, request);
     return finding;

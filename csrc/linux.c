@@ -13,13 +13,13 @@
 
 #include <errno.h>
 #include <linux/capability.h>
-#include <linux/stat.h>
 #include <net/if.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -36,81 +36,27 @@
 #define SYS_SETRESUID SYS_setresuid
 #endif
 
-/* The child needs 3 KB; sanitizers and signal frames want more. */
-#define CHILD_STACK_SIZE 65536
+/* The child needs 6 KB, and as much again for the frame of a signal. */
+#define CHILD_STACK_SIZE 16384
 #define HOLDER_STACK_SIZE 4096
 
 /* The kernel takes at most one page of map text. */
 #define MAP_TEXT_SIZE 4096
 
-/* statx by number: fstat would tie the wheel to glibc 2.33. */
-static int identify(int fd, struct netless_identity *identity)
+int netless_is_callers(const struct netless_plan *plan)
 {
-    struct statx found;
-    if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_INO, &found) < 0)
-        return -1;
-    identity->device = (uint64_t)found.stx_dev_major << 32 | found.stx_dev_minor;
-    identity->inode = found.stx_ino;
-    return 0;
-}
-
-#ifndef PIDFD_GET_NET_NAMESPACE
-#define PIDFD_GET_NET_NAMESPACE _IO(0xff, 4)    /* Linux 6.11 */
-#endif
-#ifndef SYS_pidfd_open
-#define SYS_pidfd_open 434                      /* on every architecture, Linux 5.3 */
-#endif
-
-/* From what /proc calls a namespace, "net:[4026531840]". The name can be read where AppArmor
-   lets nobody near the file behind it (a "disconnected path"). No device: what is compared
-   with it is a network namespace as well, and those are numbered once. */
-static int identify_by_name(const char *path, struct netless_identity *found)
-{
-    char name[40];
-    ssize_t length = readlink(path, name, sizeof name);
-
-    if (length < 0)
-        return -1;
-    *found = (struct netless_identity){.device = 0, .inode = 0};
-    for (ssize_t at = 0; at < length; at++)
-        if (name[at] >= '0' && name[at] <= '9')
-            found->inode = found->inode * 10 + (uint64_t)(name[at] - '0');
-    if (found->inode != 0)
-        return 0;
-    errno = EINVAL;
-    return -1;
-}
-
-/* The network namespace of this process, which has one thread: asked of the kernel
-   by a pidfd, which is cheaper than /proc for a process that is new; else of /proc. */
-static int own_network(struct netless_identity *found)
-{
-    int process = (int)syscall(SYS_pidfd_open, getpid(), 0);
-    int network = process < 0 ? -1 : ioctl(process, PIDFD_GET_NET_NAMESPACE, 0);
-    int result = network < 0 ? -1 : identify(network, found);
-
-    if (network >= 0)
-        close(network);
-    if (process >= 0)
-        close(process);
-    return result == 0 ? 0 : identify_by_name("/proc/self/ns/net", found);
-}
-
-static int is_still(int fd, const struct netless_identity *expected)
-{
-    struct netless_identity found;
-    return identify(fd, &found) == 0 && found.device == expected->device &&
-           found.inode == expected->inode;
+    return plan->sealed.euid == geteuid() && plan->sealed.egid == getegid();
 }
 
 int netless_is_fresh(const struct netless_plan *plan)
 {
     const struct netless_namespace *sealed = &plan->sealed;
-    if (sealed->euid != geteuid() || sealed->egid != getegid())
+    if (!netless_is_callers(plan))
         return 0;
     if (plan->way != NETLESS_WAY_JOIN && plan->way != NETLESS_WAY_JOIN_PRIVATE)
         return 1;
-    return is_still(sealed->user_fd, &sealed->user) && is_still(sealed->net_fd, &sealed->net);
+    return netless_is_still(sealed->user_fd, &sealed->user) &&
+           netless_is_still(sealed->net_fd, &sealed->net);
 }
 
 /* ---- processes ---- */
@@ -120,13 +66,24 @@ const char *netless_mechanism(void)
     return "namespace";
 }
 
-/* Runs function(argument) in a new process, on a stack inside this frame: its
-   own copy of it, or with CLONE_VFORK the only user of it until it is done. */
-static pid_t clone_process(int (*function)(void *), void *argument, int flags)
+/* clone with a stack of its own for the child, for machines on which netless_clone has no
+   other way: inside this frame, so the child's own copy of it, or with CLONE_VFORK the
+   child's alone until it is done. */
+static pid_t clone_on_own_stack(int (*function)(void *), void *argument, int flags)
 {
     _Alignas(16) char stack[CHILD_STACK_SIZE];
     pid_t pid = clone(function, stack + sizeof stack, flags, argument);
-    NETLESS_STACK_IS_FREE(stack);
+    NETLESS_STACK_IS_FREE(stack, sizeof stack);
+    return pid;
+}
+
+/* Runs function(argument), which does not return, in a new process: in a copy of this one's
+   memory, or in the very same with CLONE_VM | CLONE_VFORK. */
+static pid_t clone_process(int (*function)(void *), void *argument, int flags)
+{
+    pid_t pid = (pid_t)netless_clone(flags, function, argument);
+    if (pid < 0 && errno == ENOTSUP)
+        pid = clone_on_own_stack(function, argument, flags);
     return pid;
 }
 
@@ -143,16 +100,11 @@ int netless_wants_own_memory(const struct netless_launch *launch)
 static pid_t clone_without_handlers(int (*function)(void *), void *argument, int flags,
                                     int exit_signal)
 {
-    _Alignas(16) char stack[CHILD_STACK_SIZE];
     struct netless_clone_arguments arguments = {
         .flags = (unsigned int)flags | NETLESS_CLONE_CLEAR_SIGHAND,
         .exit_signal = (unsigned int)exit_signal,
-        .stack = (uintptr_t)stack,
-        .stack_size = sizeof stack,
     };
-    pid_t pid = (pid_t)netless_clone3(&arguments, function, argument);
-    NETLESS_STACK_IS_FREE(stack);
-    return pid;
+    return (pid_t)netless_clone3(&arguments, function, argument);
 }
 
 pid_t netless_start(int (*function)(void *), struct netless_launch *launch)
@@ -162,7 +114,7 @@ pid_t netless_start(int (*function)(void *), struct netless_launch *launch)
 
     launch->has_no_handlers = 1;
     pid_t pid = clone_without_handlers(function, launch, memory, exit_signal);
-    if (pid >= 0 || (errno != ENOSYS && errno != EINVAL && errno != EPERM))
+    if (pid >= 0 || (errno != ENOSYS && errno != EINVAL && errno != EPERM && errno != ENOTSUP))
         return pid;
     launch->has_no_handlers = 0;        /* before Linux 5.5, and under Docker's profile */
     return clone_process(function, launch, memory | exit_signal);
@@ -217,7 +169,9 @@ int netless_take_ids(const struct netless_request *request, struct netless_repor
 
 int netless_channel(int channel[2])
 {
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, channel) < 0)
+    channel[0] = channel[1] = -1;
+    errno = EIO;                /* should it say that there are two and give none */
+    if (syscall(SYS_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, channel) < 0)
         return -1;
     channel[0] = netless_above_stdio(channel[0]);
     int error = errno;
@@ -234,18 +188,31 @@ int netless_channel(int channel[2])
     return -1;
 }
 
+/* Not send and recv, which some sandboxes refuse for every socket, and which are socketcall
+   to some libcs.  A peer that is gone is EPIPE without a signal: only streams send SIGPIPE
+   (unix(7), net/unix/af_unix.c). */
 ssize_t netless_send(int channel, const struct netless_report *report)
 {
-    return send(channel, report, sizeof *report, MSG_NOSIGNAL);
+    ssize_t size;
+    do {
+        size = write(channel, report, sizeof *report);
+    } while (size < 0 && errno == EINTR);
+    if (size < 0 || size == sizeof *report)
+        return size;
+    errno = EIO;
+    return -1;
 }
 
 ssize_t netless_receive(int channel, struct netless_report *report)
 {
     ssize_t size;
     do {
-        size = recv(channel, report, sizeof *report, 0);
+        size = read(channel, report, sizeof *report);
     } while (size < 0 && errno == EINTR);
-    return size;
+    if (size <= 0 || size == sizeof *report)
+        return size;
+    errno = EIO;
+    return -1;
 }
 
 /* A message, where the end of messages means that the other side has died. */
@@ -292,6 +259,7 @@ static int go_in(int channel, struct netless_report *report)
 
     NETLESS_TRY(report, NETLESS_STEP_UNSHARE, retrying_unshare(CLONE_NEWUSER | CLONE_NEWNET));
     NETLESS_TRY(report, NETLESS_STEP_PROC, report->proc_pid = pid_in_proc());
+    report->network_id = netless_own_network_id();
     NETLESS_TRY(report, NETLESS_STEP_CHANNEL, netless_send(channel, report));
     NETLESS_TRY(report, NETLESS_STEP_CHANNEL, receive(channel, &answer));
     if (answer.step == NETLESS_STEP_NONE)
@@ -442,7 +410,7 @@ static int open_namespace(int pid, const char *name, struct netless_identity *id
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/ns/%s", pid, name);
     int fd = netless_above_stdio(open(path, O_RDONLY | O_CLOEXEC));
-    if (fd >= 0 && identify(fd, identity) == 0)
+    if (fd >= 0 && netless_identify(fd, identity) == 0)
         return fd;
     int error = errno;
     if (fd >= 0)
@@ -453,27 +421,30 @@ static int open_namespace(int pid, const char *name, struct netless_identity *id
 
 /* A sealed namespace that is the caller's own network would be no seal at all. Where
    its handles are refused (EACCES: AppArmor without attach_disconnected) there are none,
-   and what is left to children is to make their own. */
-static int open_both(int pid, struct netless_namespace *made, struct netless_report *report)
+   and what is left to children is to make their own. `id`: what its maker says it is. */
+static int open_both(int pid, uint64_t id, struct netless_namespace *made,
+                     struct netless_report *report)
 {
     struct netless_identity own;
 
-    NETLESS_TRY(report, NETLESS_STEP_OPEN_NAMESPACE,
-                identify_by_name("/proc/thread-self/ns/net", &own));
+    NETLESS_TRY(report, NETLESS_STEP_OPEN_NAMESPACE, netless_own_network(&own));
     made->user_fd = open_namespace(pid, "user", &made->user);
     if (made->user_fd < 0 && errno == EACCES)
         return 0;
     NETLESS_TRY(report, NETLESS_STEP_OPEN_NAMESPACE, made->user_fd);
     made->net_fd = open_namespace(pid, "net", &made->net);
-    if (made->net_fd >= 0 && made->net.inode != own.inode)
+    made->net.id = id != 0 ? id : netless_handle_id(made->net_fd);
+    if (made->net_fd >= 0 && made->net.inode != own.inode &&
+        (made->net.id == 0 || made->net.id != own.id))
         return 0;
     int error = made->net_fd >= 0 ? EEXIST : errno;
     close(made->user_fd);
     if (made->net_fd >= 0)
         close(made->net_fd);
+    made->user_fd = made->net_fd = -1;
     errno = error;
-    return netless_fail(report, made->net_fd >= 0 ? NETLESS_STEP_VERIFY_NET
-                                                  : NETLESS_STEP_OPEN_NAMESPACE);
+    return netless_fail(report, error == EEXIST ? NETLESS_STEP_VERIFY_NET
+                                                : NETLESS_STEP_OPEN_NAMESPACE);
 }
 
 static struct netless_namespace nothing_made(void)
@@ -500,7 +471,7 @@ int netless_namespace_make(int map_root, struct netless_namespace *made,
     if (pid > 0) {
         result = settle_maps(self.channel[0], map_root, &made->whole_map, report);
         if (result == 0)
-            result = open_both(report->proc_pid, made, report);
+            result = open_both(report->proc_pid, report->network_id, made, report);
     }
     close(self.channel[0]);
     if (pid > 0)
@@ -508,13 +479,13 @@ int netless_namespace_make(int map_root, struct netless_namespace *made,
     return result;
 }
 
-/* Nobody speaks to it, and all its signals are blocked. */
-static int holder(void *argument)
+/* Nobody speaks to it, and all its signals are blocked: it ends with its maker at the latest. */
+static int holder(void *maker_pid)
 {
-    for (;;)
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    while (getppid() == *(const pid_t *)maker_pid)
         syscall(SYS_ppoll, NULL, 0, NULL, NULL, 0);
-    (void)argument;
-    return 0;
+    _exit(0);
 }
 
 /* The holder comes into being inside new namespaces, and shares this process's
@@ -529,12 +500,13 @@ int netless_namespace_make_alone(int map_root, struct netless_namespace *made,
     *made = nothing_made();
     if (pid_in_proc() == getpid()) {
         netless_block_signals(&before);
+        pid_t self = getpid();
         pid_t pid = clone(holder, stack + sizeof stack, CLONE_VM | CLONE_NEWUSER | CLONE_NEWNET,
-                          NULL);
+                          &self);
         netless_restore_signals(&before);
         if (pid > 0) {
             if (write_maps(pid, map_root, &made->whole_map, report) == 0)
-                result = open_both(pid, made, report);
+                result = open_both(pid, 0, made, report);
             kill(pid, SIGKILL);
             netless_reap(pid);
         }
@@ -547,27 +519,11 @@ int netless_namespace_make_alone(int map_root, struct netless_namespace *made,
 
 void netless_namespace_close(struct netless_namespace *sealed)
 {
-    if (sealed->user_fd >= 0 && is_still(sealed->user_fd, &sealed->user))
+    if (sealed->user_fd >= 0 && netless_is_still(sealed->user_fd, &sealed->user))
         close(sealed->user_fd);
-    if (sealed->net_fd >= 0 && is_still(sealed->net_fd, &sealed->net))
+    if (sealed->net_fd >= 0 && netless_is_still(sealed->net_fd, &sealed->net))
         close(sealed->net_fd);
     sealed->user_fd = sealed->net_fd = -1;
-}
-
-static int trier(void *argument)
-{
-    _exit(unshare(*(int *)argument) == 0 ? 0 : errno);
-}
-
-int netless_try_unshare(int flags)
-{
-    int status = 0;
-    pid_t pid = clone_process(trier, &flags, 0);
-    if (pid < 0)
-        return errno;
-    while (waitpid(pid, &status, __WALL) < 0 && errno == EINTR)
-        continue;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : EINTR;
 }
 
 /* ---- the child's first steps ---- */
@@ -576,7 +532,7 @@ int netless_try_unshare(int flags)
 static int raise_loopback(void)
 {
     struct ifreq request = {.ifr_name = "lo"};
-    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    int fd = netless_control_socket();
     if (fd < 0)
         return -1;
     int result = ioctl(fd, SIOCGIFFLAGS, &request);
@@ -590,45 +546,33 @@ static int raise_loopback(void)
     return result;
 }
 
-/* The proof: a child goes on only from a network namespace that is known to be
-   the sealed one, or known not to be the one it was started in. */
-static int verify(const struct netless_identity *wanted, const struct netless_identity *outside,
-                  struct netless_report *report)
-{
-    struct netless_identity found;
-
-    NETLESS_TRY(report, NETLESS_STEP_VERIFY_NET, own_network(&found));
-    if (wanted != NULL ? found.inode == wanted->inode : found.inode != outside->inode)
-        return 0;
-    errno = EEXIST;
-    return netless_fail(report, NETLESS_STEP_VERIFY_NET);
-}
-
 static int join(const struct netless_namespace *sealed, struct netless_report *report)
 {
     NETLESS_TRY(report, NETLESS_STEP_SETNS_USER, setns(sealed->user_fd, CLONE_NEWUSER));
     NETLESS_TRY(report, NETLESS_STEP_SETNS_NET, setns(sealed->net_fd, CLONE_NEWNET));
-    return verify(&sealed->net, NULL, report);
+    if (netless_verify_network(&sealed->net, NULL, report) < 0)
+        return -1;
+    return netless_verify_user(sealed->net_fd, report);
 }
 
+/* By way of the kept network namespace: what is proved of that is true of the user namespace. */
 static int join_private(const struct netless_namespace *sealed, struct netless_report *report)
 {
-    struct netless_identity outside;
-
-    NETLESS_TRY(report, NETLESS_STEP_VERIFY_NET, own_network(&outside));
-    NETLESS_TRY(report, NETLESS_STEP_SETNS_USER, setns(sealed->user_fd, CLONE_NEWUSER));
+    if (join(sealed, report) < 0)
+        return -1;
     NETLESS_TRY(report, NETLESS_STEP_UNSHARE_NET, unshare(CLONE_NEWNET));
-    return verify(NULL, &outside, report);
+    return netless_verify_network(NULL, &sealed->net, report);
 }
 
+/* One system call makes both namespaces, so the one is proved by the other. */
 static int make(int channel, struct netless_report *report)
 {
     struct netless_identity outside;
 
-    NETLESS_TRY(report, NETLESS_STEP_VERIFY_NET, own_network(&outside));
+    NETLESS_TRY(report, NETLESS_STEP_VERIFY_NET, netless_own_network(&outside));
     if (go_in(channel, report) < 0)
         return -1;
-    return verify(NULL, &outside, report);
+    return netless_verify_network(NULL, &outside, report);
 }
 
 static int enter(struct netless_launch *launch)
@@ -648,11 +592,12 @@ static int enter(struct netless_launch *launch)
     return result;
 }
 
-int netless_isolate_child(struct netless_launch *launch)
+int netless_isolate_child(struct netless_launch *launch, struct netless_powers *before)
 {
+    netless_read_powers(launch->plan, before);
     if (enter(launch) < 0)
         return -1;
-    return netless_seal(launch->plan, &launch->request->report);
+    return netless_seal(launch->plan, before, launch->request->probe, &launch->request->report);
 }
 
 int netless_meet_child(struct netless_launch *launch, pid_t pid)
@@ -664,7 +609,8 @@ int netless_meet_child(struct netless_launch *launch, pid_t pid)
     if (plan->way != NETLESS_WAY_MAKE ||
         settle_maps(launch->channel[0], plan->map_root, &whole, &launch->request->report) == 0)
         return 0;
-    shutdown(launch->channel[0], SHUT_RDWR);
+    close(launch->channel[0]);
+    launch->channel[0] = -1;
     return -1;
 }
 
@@ -714,13 +660,63 @@ int netless_isolate(const struct netless_plan *plan, struct netless_report *repo
 {
     struct netless_request request = {.probe = 0};
     struct netless_launch launch = {.plan = plan, .request = &request, .channel = {-1, -1}};
+    struct netless_powers before;
+
+    netless_read_powers(plan, &before);
     int result = plan->way == NETLESS_WAY_MAKE ? make_alone(plan, &request.report)
                                                : enter(&launch);
-
     if (result == 0)
-        result = netless_seal(plan, &request.report);
-    if (result == 0 && netless_drop_capabilities() < 0)
+        result = netless_seal(plan, &before, 0, &request.report);
+    if (result == 0 && netless_drop_capabilities(&before) < 0)
         result = netless_fail(&request.report, NETLESS_STEP_CAPABILITIES);
     *report = request.report;
     return result;
+}
+
+/* ---- what can be done from here, tried in a child ---- */
+
+struct trial {
+    int flags;
+    int wants_mount;
+    int error;
+};
+
+static int trier(void *argument)
+{
+    struct trial *trial = argument;
+
+    if (unshare(trial->flags) < 0)
+        trial->error = errno;
+    else if (trial->wants_mount && mount(NULL, "/", NULL, MS_PRIVATE, NULL) < 0)
+        trial->error = errno;
+    else
+        trial->error = 0;
+    _exit(0);
+}
+
+/* The errno of the first that is refused; EINTR when the child was killed. */
+static int try_in_child(int flags, int wants_mount)
+{
+    struct trial trial = {.flags = flags, .wants_mount = wants_mount, .error = EINTR};
+    sigset_t before;
+
+    netless_block_signals(&before);
+    pid_t pid = clone_process(trier, &trial, CLONE_VM | CLONE_VFORK);
+    int error = errno;
+    netless_restore_signals(&before);
+    if (pid < 0)
+        return error;
+    netless_reap(pid);
+    return trial.error;
+}
+
+int netless_try_unshare(int flags)
+{
+    return try_in_child(flags, 0);
+}
+
+int netless_is_mount_refused(void)
+{
+    int error = try_in_child(CLONE_NEWUSER | CLONE_NEWNS, 1);
+    return error == EPERM || error == EACCES || error == ENOSYS;
 }

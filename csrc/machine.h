@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <linux/audit.h>
 #include <stdint.h>
+#include <sys/syscall.h>
 
 #ifndef AUDIT_ARCH_LOONGARCH64
 #define AUDIT_ARCH_LOONGARCH64 0xc0000102
@@ -35,9 +36,16 @@
 #endif
 
 /*
- * clone3 with a stack of its own for the child: it comes back from the system
- * call there, so no C function can wrap it and glibc does not.  x86_64 and
- * aarch64 have it here; elsewhere it is ENOSYS, and clone does the work.
+ * clone and clone3 as vfork has them: the child goes on on the stack where the caller
+ * stands, below the caller's frame, in a copy of it or, with CLONE_VM | CLONE_VFORK, while
+ * the caller sleeps.  A stack elsewhere would have to be found for every launch, and one
+ * inside the caller's frame is too much for threads with small stacks.
+ *
+ * The child comes back from the system call on that stack and must not return from the
+ * function that made it, so no C function can wrap it: it calls function(argument), which
+ * does not return.  What it calls is held in registers by name: the compiler may choose the
+ * frame pointer, which the child clears, for any other operand.  x86_64 and aarch64 have
+ * this here; elsewhere it is ENOTSUP.
  */
 
 #define NETLESS_SYS_CLONE3 435                          /* on every architecture */
@@ -48,58 +56,83 @@ struct netless_clone_arguments {
     uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls;
 };
 
-/* The pid, or -1 with errno. In the child, function(argument), which does not return. */
-static inline long netless_clone3(struct netless_clone_arguments *arguments,
-                                  int (*function)(void *), void *argument)
+/* The pid, or -errno. */
+static inline long netless_clone_call(long system_call, long first, long second,
+                                      int (*function)(void *), void *argument)
 {
-    long result = -ENOSYS;
 #if defined(__x86_64__) && !defined(__ILP32__)
+    register int (*called)(void *) __asm__("r8") = function;
+    register void *passed __asm__("r9") = argument;
+    long result = system_call;
     __asm__ volatile("syscall\n\t"
                      "test %%rax, %%rax\n\t"
                      "jnz 1f\n\t"
+                     "lea -256(%%rsp), %%rsp\n\t"     /* past the caller's red zone */
+                     "and $-16, %%rsp\n\t"
                      "xor %%ebp, %%ebp\n\t"
-                     "mov %[argument], %%rdi\n\t"
-                     "call *%[function]\n\t"
+                     "mov %[passed], %%rdi\n\t"
+                     "call *%[called]\n\t"
                      "hlt\n"
                      "1:"
-                     : "=a"(result)
-                     : "0"((long)NETLESS_SYS_CLONE3), "D"(arguments), "S"(sizeof *arguments),
-                       [function] "r"(function), [argument] "r"(argument)
+                     : "+a"(result)
+                     : "D"(first), "S"(second), [called] "r"(called), [passed] "r"(passed)
                      : "rcx", "r11", "memory", "cc");
+    return result;
 #elif defined(__aarch64__)
-    register long number __asm__("x8") = NETLESS_SYS_CLONE3;
-    register long x0 __asm__("x0") = (long)arguments;
-    register long x1 __asm__("x1") = sizeof *arguments;
+    register int (*called)(void *) __asm__("x9") = function;
+    register void *passed __asm__("x10") = argument;
+    register long number __asm__("x8") = system_call;
+    register long x0 __asm__("x0") = first;
+    register long x1 __asm__("x1") = second;
     __asm__ volatile("svc 0\n\t"
                      "cbnz x0, 1f\n\t"
                      "mov x29, xzr\n\t"
                      "mov x30, xzr\n\t"
-                     "mov x0, %[argument]\n\t"
-                     "blr %[function]\n\t"
+                     "mov x0, %[passed]\n\t"
+                     "blr %[called]\n\t"
                      "brk 0\n"
                      "1:"
                      : "+r"(x0)
-                     : "r"(number), "r"(x1), [function] "r"(function), [argument] "r"(argument)
+                     : "r"(number), "r"(x1), [called] "r"(called), [passed] "r"(passed)
                      : "memory", "cc");
-    result = x0;
+    return x0;
 #else
-    (void)arguments;
-    (void)function;
-    (void)argument;
+    (void)system_call, (void)first, (void)second, (void)function, (void)argument;
+    return -ENOTSUP;
 #endif
-    if (result >= 0)
-        return result;
-    errno = (int)-result;
-    return -1;
 }
 
 /* A child's frames lay on this stack until its execve, which AddressSanitizer does not
    see: to it they would lie there for ever. */
 #ifdef __SANITIZE_ADDRESS__
 void __asan_unpoison_memory_region(void const volatile *from, __SIZE_TYPE__ size);
-#define NETLESS_STACK_IS_FREE(stack) __asan_unpoison_memory_region((stack), sizeof(stack))
+#define NETLESS_STACK_IS_FREE(from, size) __asan_unpoison_memory_region((from), (size))
 #else
-#define NETLESS_STACK_IS_FREE(stack) ((void)(stack))
+#define NETLESS_STACK_IS_FREE(from, size) ((void)(from), (void)(size))
 #endif
+
+static inline long netless_clone_result(long result)
+{
+    char *here = __builtin_frame_address(0);
+
+    NETLESS_STACK_IS_FREE(here - 32768, 32768);
+    if (result >= 0)
+        return result;
+    errno = (int)-result;
+    return -1;
+}
+
+/* The pid, or -1 with errno. In the child, function(argument), which does not return. */
+static inline long netless_clone(long flags, int (*function)(void *), void *argument)
+{
+    return netless_clone_result(netless_clone_call(SYS_clone, flags, 0, function, argument));
+}
+
+static inline long netless_clone3(struct netless_clone_arguments *arguments,
+                                  int (*function)(void *), void *argument)
+{
+    return netless_clone_result(netless_clone_call(NETLESS_SYS_CLONE3, (long)arguments,
+                                                   sizeof *arguments, function, argument));
+}
 
 #endif

@@ -33,6 +33,11 @@ const char *netless_mechanism(void)
 }
 
 /* Nothing is kept that could become stale. */
+int netless_is_callers(const struct netless_plan *plan)
+{
+    return netless_is_fresh(plan);
+}
+
 int netless_is_fresh(const struct netless_plan *plan)
 {
     (void)plan;
@@ -208,10 +213,11 @@ static int isolate(const struct netless_plan *plan, struct netless_report *repor
     return 0;
 }
 
-int netless_isolate_child(struct netless_launch *launch)
+int netless_isolate_child(struct netless_launch *launch, struct netless_powers *before)
 {
     struct netless_report *report = &launch->request->report;
 
+    (void)before;
     if (isolate(launch->plan, report) < 0)
         return -1;
     NETLESS_TRY(report, NETLESS_STEP_CHANNEL, netless_send(launch->channel[1], report));
@@ -225,8 +231,9 @@ int netless_isolate(const struct netless_plan *plan, struct netless_report *repo
 }
 
 /* There are none. */
-int netless_drop_capabilities(void)
+int netless_drop_capabilities(const struct netless_powers *before)
 {
+    (void)before;
     return 0;
 }
 

@@ -17,6 +17,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* The most numbers that are closed one by one. */
+#define MOST_DESCRIPTORS (1 << 20)
+
 int netless_fail(struct netless_report *report, enum netless_step step)
 {
     report->step = step;
@@ -215,25 +218,47 @@ static int close_descriptors(struct netless_launch *launch)
         return 0;
     if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
         return -1;
-    for (int fd = 3; (rlim_t)fd < limit.rlim_max && fd < 1 << 20; fd++)
+    if (limit.rlim_max > MOST_DESCRIPTORS) {    /* too many to try: one could be left open */
+        errno = EMFILE;
+        return -1;
+    }
+    for (int fd = 3; (rlim_t)fd < limit.rlim_max; fd++)
         close_unless_kept(launch, fd);
     return 0;
 }
 
 /* The way out of the isolation that a descriptor may be. */
-static int check(struct netless_launch *launch, int fd)
+static int look_at(struct netless_launch *launch, int fd)
 {
     struct netless_report *report = &launch->request->report;
-    int flags = fcntl(fd, F_GETFD);
 
-    if (flags < 0 || (flags & FD_CLOEXEC))      /* not there, or not after execve */
-        return 0;
     report->kind = netless_classify(fd, launch->plan->unix_sockets, &report->family);
     if (report->kind == NETLESS_KIND_FINE)
         return 0;
     report->fd = fd;
     errno = EPERM;
     return netless_fail(report, NETLESS_STEP_DESCRIPTORS);
+}
+
+static int check(struct netless_launch *launch, int fd)
+{
+    int flags = fcntl(fd, F_GETFD);
+
+    if (flags < 0 || fd == launch->channel[1])  /* not there, or this launch's own */
+        return 0;
+    if ((flags & FD_CLOEXEC) && !launch->request->stays)        /* not there after execve */
+        return 0;
+    return look_at(launch, fd);
+}
+
+/* One that nearly always is there and stays: its flags are asked for when it would be refused. */
+static int check_standard(struct netless_launch *launch, int fd)
+{
+    int family;
+
+    if (netless_classify(fd, launch->plan->unix_sockets, &family) == NETLESS_KIND_FINE)
+        return 0;
+    return check(launch, fd);
 }
 
 static int check_descriptors(struct netless_launch *launch)
@@ -244,7 +269,7 @@ static int check_descriptors(struct netless_launch *launch)
     if (launch->plan->inherit_sockets)
         return 0;
     for (int fd = 0; fd < 3; fd++)
-        if (check(launch, fd) < 0)
+        if (check_standard(launch, fd) < 0)
             return -1;
     if (request->close_fds) {
         for (int i = 0; i < launch->keep_count; i++)
@@ -265,7 +290,8 @@ static int shut(struct netless_launch *launch, int fd)
 {
     int family;
 
-    if (netless_classify(fd, launch->plan->unix_sockets, &family) == NETLESS_KIND_FINE)
+    if (fd == launch->channel[1] ||
+        netless_classify(fd, launch->plan->unix_sockets, &family) == NETLESS_KIND_FINE)
         return 0;
     int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (nothing < 0)
@@ -299,6 +325,35 @@ static int default_signal(int number)
     return sigaction(number, &action, NULL);
 }
 
+/* No core is written of memory that is the parent's, or a copy of it: siblings can send
+   these signals to a child that has only begun, and raise its limit (prlimit(2)).  execve
+   takes the handler away. */
+static const int dumping_signals[] = {
+    SIGQUIT, SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGXCPU, SIGXFSZ, SIGSYS,
+};
+
+static void end_without_core(int number)
+{
+    (void)number;
+    kill(getpid(), SIGKILL);
+    _exit(127);                 /* as process 1 of a pid namespace */
+}
+
+static int guard_memory(void)
+{
+    struct sigaction end, before;
+
+    memset(&end, 0, sizeof end);
+    end.sa_handler = end_without_core;
+    for (size_t i = 0; i < sizeof dumping_signals / sizeof *dumping_signals; i++) {
+        if (sigaction(dumping_signals[i], &end, &before) < 0)
+            return -1;
+        if (before.sa_handler == SIG_IGN && sigaction(dumping_signals[i], &before, NULL) < 0)
+            return -1;
+    }
+    return 0;
+}
+
 /* Takes the parent's handlers away, so that none can run here, and only then
    unblocks.  What stays blocked, execve resets. */
 static int restore_signals(const struct netless_launch *launch, struct netless_report *report)
@@ -316,6 +371,8 @@ static int restore_signals(const struct netless_launch *launch, struct netless_r
         NETLESS_TRY(report, NETLESS_STEP_SIGNALS, default_signal(SIGPIPE));
         NETLESS_TRY(report, NETLESS_STEP_SIGNALS, default_signal(SIGXFSZ));
     }
+    if (!launch->in_place)
+        NETLESS_TRY(report, NETLESS_STEP_SIGNALS, guard_memory());
     NETLESS_TRY(report, NETLESS_STEP_SIGNALS, netless_set_mask(&launch->mask, NULL));
     return 0;
 }
@@ -334,8 +391,9 @@ static int prepare_child(struct netless_launch *launch)
 {
     const struct netless_request *request = launch->request;
     struct netless_report *report = &launch->request->report;
+    struct netless_powers before;
 
-    if (netless_isolate_child(launch) < 0)
+    if (netless_isolate_child(launch, &before) < 0)
         return -1;
     if (request->probe)
         give_up(launch);                /* with nothing to complain about */
@@ -350,10 +408,11 @@ static int prepare_child(struct netless_launch *launch)
 static int settle_child(struct netless_launch *launch)
 {
     struct netless_report *report = &launch->request->report;
+    struct netless_powers before;
 
-    if (netless_isolate_child(launch) < 0 || shut_descriptors(launch) < 0)
+    if (netless_isolate_child(launch, &before) < 0 || shut_descriptors(launch) < 0)
         return -1;
-    NETLESS_TRY(report, NETLESS_STEP_CAPABILITIES, netless_drop_capabilities());
+    NETLESS_TRY(report, NETLESS_STEP_CAPABILITIES, netless_drop_capabilities(&before));
     netless_restore_signals(&launch->mask);
     return 0;
 }
@@ -440,7 +499,7 @@ int netless_spawn(const struct netless_plan *plan, struct netless_request *reque
     pid_t pid = -1;
 
     errno = 0;
-    if (netless_is_fresh(plan))
+    if (netless_is_callers(plan))
         pid = launch_child(&launch);
     else
         netless_fail(&request->report, NETLESS_STEP_STALE);
@@ -457,7 +516,7 @@ int netless_spawn(const struct netless_plan *plan, struct netless_request *reque
 
 int netless_exec(const struct netless_plan *plan, struct netless_request *request)
 {
-    struct netless_launch launch = {.plan = plan, .request = request, .channel = {-1, -1},
+    struct netless_launch launch = {.plan = plan, .request = request, .channel = {-1, -1}, .in_place = 1,
                                     .has_no_handlers = request->has_no_handlers};
 
     if (prepare(&launch) == 0 && netless_isolate(plan, &request->report) == 0) {
@@ -480,7 +539,7 @@ int netless_fork_begin(const struct netless_plan *plan, struct netless_request *
 {
     forking = (struct netless_launch){.plan = plan, .request = request, .channel = {-1, -1}};
     errno = 0;
-    if (!netless_is_fresh(plan)) {
+    if (!netless_is_callers(plan)) {
         netless_fail(&request->report, NETLESS_STEP_STALE);
     } else if (netless_channel(forking.channel) < 0) {
         netless_fail(&request->report, NETLESS_STEP_CHANNEL);

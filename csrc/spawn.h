@@ -31,12 +31,15 @@ enum netless_step {
     NETLESS_STEP_SETNS_USER,
     NETLESS_STEP_SETNS_NET,
     NETLESS_STEP_UNSHARE_NET,
-    NETLESS_STEP_VERIFY_NET,
+    NETLESS_STEP_VERIFY_NET,    /* the proof that the network namespace is the right one */
+    NETLESS_STEP_VERIFY_USER,   /* ... and the user namespace not the caller's */
     NETLESS_STEP_LOOPBACK,
     NETLESS_STEP_NO_NEW_PRIVS,
     NETLESS_STEP_BOUNDING_SET,
     NETLESS_STEP_LANDLOCK,
+    NETLESS_STEP_VERIFY_LANDLOCK,   /* what only the child's own domain refuses */
     NETLESS_STEP_SECCOMP,
+    NETLESS_STEP_VERIFY_SECCOMP,    /* the answer that only the child's own filter gives */
     NETLESS_STEP_CAPABILITIES,  /* of a process that goes on without execve */
     NETLESS_STEP_SANDBOX_INIT,  /* macOS */
     NETLESS_STEP_DESCRIPTORS,   /* a descriptor the child must not inherit */
@@ -89,9 +92,31 @@ enum netless_kind {
     NETLESS_KIND_UNKNOWN
 };
 
+/* How a child's network namespace was proved to be the right one (proof.c). */
+enum netless_proof {
+    NETLESS_PROOF_NONE,
+    NETLESS_PROOF_COOKIE,       /* SO_NETNS_COOKIE */
+    NETLESS_PROOF_ID,           /* NS_GET_ID of a handle */
+    NETLESS_PROOF_CONTENTS      /* its inode number, and that it holds nothing */
+};
+
+/* A namespace and the handle to it. */
 struct netless_identity {
     uint64_t device;
     uint64_t inode;
+    uint64_t opened;            /* when the handle's inode came into being, in nanoseconds */
+    uint64_t id;                /* of a network namespace, never used twice; 0: not known */
+};
+
+/* The capabilities of a process, and which of them execve could give it. */
+struct netless_powers {
+    uint64_t permitted;
+    uint64_t effective;
+    uint64_t inheritable;
+    uint64_t bounding;
+    int securebits;
+    int no_new_privs;
+    uint64_t after_execve;      /* what an unisolated child could come to hold */
 };
 
 /* What came of a launch: shared memory, or one message over the channel. */
@@ -102,7 +127,9 @@ struct netless_report {
     int kind;                   /* ... enum netless_kind, */
     int family;                 /* ... and its address family when it is a socket */
     int layers;                 /* enum netless_layer bits that were installed */
+    int proof;                  /* enum netless_proof */
     int proc_pid;               /* the child's pid as /proc shows it */
+    uint64_t network_id;        /* of the namespace that it made; 0: not known */
     char detail[192];           /* NETLESS_STEP_SANDBOX_INIT: what it said */
 };
 
@@ -139,9 +166,14 @@ struct netless_plan {
     int unix_sockets;
     int layers;                 /* enum netless_layer bits that must hold */
     int optional;               /* of these, the ones that may be refused (probe only) */
+    int required;               /* what was asked for by name, whether it is in layers or not */
     uint64_t landlock_fs;       /* handled_access_fs */
     uint64_t landlock_net;      /* handled_access_net */
     uint64_t landlock_scoped;
+    int paths_by_landlock;      /* sockets by path are refused by it, not by the filter */
+    int is_single;              /* for one launch: nothing is tried that costs as much as that */
+    int may_be_root;            /* uid 0 is inside: execve gives it capabilities */
+    struct netless_powers powers;   /* of the caller, when the plan was made */
     struct netless_namespace sealed;
     struct netless_filter filter;
     const char *profile;        /* macOS: text of the sandbox profile */
@@ -196,16 +228,22 @@ int netless_namespace_make_alone(int map_root, struct netless_namespace *made,
 /* Closes its descriptors, unless something else took their numbers. */
 void netless_namespace_close(struct netless_namespace *sealed);
 
-/* Fills in layers, Landlock attribute and filter for what this kernel offers. */
+/* Fills in layers, Landlock attribute, filter and powers for what this kernel offers. */
 void netless_plan_seal(struct netless_plan *plan);
 /* The filter for one architecture (AUDIT_ARCH_*), or length 0. */
 void netless_filter_build(uint32_t architecture, int rules, struct netless_filter *filter);
 uint32_t netless_native_architecture(void);
 int netless_landlock_abi(void);
 
-/* Does the caller hold a capability that no filter holds back? */
+/* Does the caller hold, or can it take back, a capability that no filter holds back? */
 int netless_has_root_powers(void);
-/* Can the plan's kept namespace be joined by this caller, as it was made? */
+/* Is mount(2) refused even in a mount namespace of its own, as to all in a Landlock file domain? */
+int netless_is_mount_refused(void);
+/* enum netless_kind of a descriptor; for a socket its address family as well, else -1. */
+int netless_classify(int fd, int unix_sockets, int *family);
+/* Can the plan's kept namespace be joined by this caller, as it was made?  For a launch the
+   first half is enough: what the handles lead to is proved by the child. */
+int netless_is_callers(const struct netless_plan *plan);
 int netless_is_fresh(const struct netless_plan *plan);
 
 /* Starts a child: its pid, or -1 with the report filled in. */
@@ -252,6 +290,7 @@ struct netless_launch {
     int keep_count;
     sigset_t mask;              /* the caller's */
     int has_no_handlers;        /* the clone left the caller's signal handlers behind */
+    int in_place;               /* the caller itself becomes the program: no clone */
     int channel[2];             /* parent's and child's end; -1 while memory is shared */
 };
 
@@ -272,7 +311,7 @@ void netless_restore_signals(const sigset_t *before);
 pid_t netless_fork_isolated(void);
 
 /*
- * What spawn.c asks of the platform: linux.c, seal.c and descriptors.c, or macos.c.
+ * What spawn.c asks of the platform: linux.c, proof.c, seal.c and descriptors.c, or macos.c.
  */
 
 /* Must the child have memory, and so a channel, of its own? */
@@ -291,26 +330,37 @@ int netless_channel(int channel[2]);
 ssize_t netless_send(int channel, const struct netless_report *report);
 ssize_t netless_receive(int channel, struct netless_report *report);
 
-/* The child's isolation, and what the parent has to do for it when there is a channel. */
-int netless_isolate_child(struct netless_launch *launch);
+/* The child's isolation, and what the parent has to do for it when there is a channel;
+   `before`: the child's powers until then. */
+int netless_isolate_child(struct netless_launch *launch, struct netless_powers *before);
 int netless_meet_child(struct netless_launch *launch, pid_t pid);
 
-/* What execve would take from the capabilities of an isolated process. */
-int netless_drop_capabilities(void);
+/* Takes from an isolated process that goes on without execve what execve would take, and
+   what the caller did not have. */
+int netless_drop_capabilities(const struct netless_powers *before);
 /* The child's groups and ids. */
 int netless_take_ids(const struct netless_request *request, struct netless_report *report);
 
-/* enum netless_kind of a descriptor that execve would leave open. */
-int netless_classify(int fd, int unix_sockets, int *family);
 /* Calls visit for every open descriptor above 2, until one call is not 0. */
 int netless_each_descriptor(struct netless_launch *launch,
                             int (*visit)(struct netless_launch *launch, int fd));
 /* Closes all above 2 but launch->keep, in few system calls; -1 where there is no such way. */
 int netless_close_ranges(const struct netless_launch *launch);
 
-/* Linux only: between linux.c, seal.c and descriptors.c. */
+/* Linux only: between linux.c, proof.c, seal.c and descriptors.c. */
+int netless_control_socket(void);
+int netless_identify(int fd, struct netless_identity *identity);
+int netless_is_still(int fd, const struct netless_identity *expected);
+uint64_t netless_handle_id(int fd);
+uint64_t netless_own_network_id(void);
+int netless_own_network(struct netless_identity *own);
+int netless_verify_network(const struct netless_identity *wanted,
+                           const struct netless_identity *outside, struct netless_report *report);
+int netless_verify_user(int net_fd, struct netless_report *report);
 int netless_has_capability(uint64_t any_of);
-int netless_seal(const struct netless_plan *plan, struct netless_report *report);
+void netless_read_powers(const struct netless_plan *plan, struct netless_powers *powers);
+int netless_seal(const struct netless_plan *plan, const struct netless_powers *before,
+                 int is_probe, struct netless_report *report);
 
 #endif
 #endif

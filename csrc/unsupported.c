@@ -34,6 +34,11 @@ int netless_exec(const struct netless_plan *plan, struct netless_request *reques
     (void)plan;
     return unsupported(&request->report);
 }
+int netless_is_callers(const struct netless_plan *plan)
+{
+    (void)plan;
+    return 0;
+}
 int netless_is_fresh(const struct netless_plan *plan)
 {
     (void)plan;
@@ -52,3 +57,10 @@ int netless_fork_wait(int pid)
 }
 void netless_fork_finish(void) { }
 void netless_fork_fail(int error) { (void)error; }
+int netless_classify(int fd, int unix_sockets, int *family)
+{
+    (void)fd;
+    (void)unix_sockets;
+    *family = -1;
+    return NETLESS_KIND_UNKNOWN;
+}

@@ -351,20 +351,22 @@ def test_a_reader_that_is_gone_changes_nothing() -> None:
 # ---- fail closed: each step made to fail, nothing runs ----
 
 # The launcher's first clone makes the namespaces; where that fails, a process of its own does.
+# prctl of the seal: before it, root's launcher asks for its powers, capability by capability.
+FIRST = 9 + int(Path("/proc/sys/kernel/cap_last_cap").read_text()) if IS_ROOT else 3
 BY_UNSHARE = "clone:error=EPERM:when=1"
 STEPS = [
     ("clone", "clone:error=EPERM", "EPERM", []),
     ("channel", f"{BY_UNSHARE} socketpair:error=EIO", "EIO", []),
     ("unshare", f"{BY_UNSHARE} unshare:error=EPERM", "EPERM", []),
     ("proc", "readlink:error=ENOENT", "ENOENT", []),
-    ("uid-map", "write:error=EIO:when=1..2", "EIO", []),
+    ("uid-map", "write:error=EIO:when=2..3", "EIO", []),  # of two attempts, each with a maker
     ("open-namespace", "statx:error=EIO", "EIO", []),
     ("setns-user", "setns:error=EIO:when=1", "EIO", []),
     ("setns-net", "setns:error=EIO:when=2", "EIO", []),
     ("verify-net", "setns:retval=0", "EEXIST", []),
-    ("loopback", "ioctl:error=EIO:when=2", "EIO", ["--loopback"]),
-    ("loopback", "ioctl:error=EIO:when=3", "EIO", ["--loopback"]),
-    ("bounding-set" if IS_ROOT else "no-new-privs", "prctl:error=EIO:when=2", "EIO", []),
+    ("loopback", "ioctl:error=EIO:when=5", "EIO", ["--loopback"]),
+    ("loopback", "ioctl:error=EIO:when=6", "EIO", ["--loopback"]),
+    ("bounding-set" if IS_ROOT else "no-new-privs", f"prctl:error=EIO:when={FIRST}", "EIO", []),
     ("landlock", "landlock_restrict_self:error=EIO", "EIO", []),
     ("seccomp", "seccomp:error=EIO", "EIO", []),
     ("seccomp", "seccomp:error=EPERM", "EPERM", ["--no-unix-sockets"]),

@@ -32,7 +32,7 @@ PACKAGE = Path(netless.__file__).parent
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wmissing-prototypes", "-Werror"]
 
 MACOS = ["spawn.c", "macos.c", "no_namespaces.c"]
-LINUX = ["spawn.c", "linux.c", "seal.c", "descriptors.c"]
+LINUX = ["spawn.c", "linux.c", "proof.c", "seal.c", "descriptors.c"]
 NOWHERE = ["unsupported.c", "no_namespaces.c"]
 
 

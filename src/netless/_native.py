@@ -12,6 +12,7 @@ import errno
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 
 from . import __version__, _diagnosis
@@ -59,6 +60,11 @@ REFUSALS = frozenset((errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EINVAL))
 TIME_LIMIT = 10_000
 
 
+# Seconds to wait for the kernel to free the network namespaces of children that have ended.
+PAUSES = (0.01, 0.03, 0.1)
+# How often a launch makes a kept namespace anew.
+REMAKES = 2
+
 NO_PIPES = (-1, -1, -1, -1, -1, -1)
 
 # How the extension isolates: "namespace" or "seatbelt"; empty where it cannot.
@@ -93,6 +99,7 @@ if lib is not None:
         lib.NETLESS_STEP_SETNS_USER,
         lib.NETLESS_STEP_SETNS_NET,
     )
+    PROOF_STEPS = (lib.NETLESS_STEP_VERIFY_NET, lib.NETLESS_STEP_VERIFY_USER)
     REPORT = ffi.typeof("struct netless_report *")
     EMPTY_REPORT = ffi.new(REPORT)
     native_spawn = _spawn.spawn if lib.netless_add_spawn() == 0 else None
@@ -251,15 +258,17 @@ def _make_namespace(map_root: bool) -> Any:
     return ffi.gc(made, lib.netless_namespace_close)
 
 
-def _settle_with(isolation: Isolation, sealed: Any) -> Plan:
+def _settle_with(isolation: Isolation, sealed: Any, is_alone: bool = False) -> Plan:
     """Try the ways in, best first. What the probe could not install is not promised."""
     alone = isolation.private or isolation.loopback
     joined = _draft(
         isolation, sealed, lib.NETLESS_WAY_JOIN_PRIVATE if alone else lib.NETLESS_WAY_JOIN
     )
-    report = _probe(joined)
     has_handles = sealed.user_fd >= 0
-    if has_handles and report.step == lib.NETLESS_STEP_STALE:
+    if has_handles and not lib.netless_is_fresh(joined):
+        raise _Stale(ffi.new(REPORT, {"step": lib.NETLESS_STEP_STALE}))
+    report = _probe(joined)
+    if has_handles and report.step in (lib.NETLESS_STEP_STALE, *PROOF_STEPS):
         raise _Stale(report)
     is_refused = not has_handles or (report.step in JOIN_STEPS and report.error in REFUSALS)
     # Landlock stops at 16 nested domains: a user namespace for each child keeps them apart then.
@@ -272,14 +281,16 @@ def _settle_with(isolation: Isolation, sealed: Any) -> Plan:
     if report.step != lib.NETLESS_STEP_NONE:
         raise_isolation_failure(report)
     joined.layers, joined.optional = report.layers, 0
-    return Plan(isolation, "namespace", _guarantees(joined), joined, sealed)
+    return Plan(isolation, "namespace", _guarantees(joined, is_alone), joined, sealed)
 
 
 def _settle_alone(isolation: Isolation) -> Plan:
     """On a pair of namespaces that nobody else joins, for a process that does not execute."""
     if not is_available():
         raise _diagnosis.unavailable(_diagnosis.NO_EXTENSION)
-    return _settle(isolation, lambda wanted: _settle_with(wanted, _make_namespace(wanted.map_root)))
+    return _settle(
+        isolation, lambda wanted: _settle_with(wanted, _make_namespace(wanted.map_root), True)
+    )
 
 
 def _settle_filter(isolation: Isolation) -> Plan:
@@ -289,11 +300,6 @@ def _settle_filter(isolation: Isolation) -> Plan:
     caller = ffi.new("struct netless_namespace *")
     caller.euid, caller.egid = os.geteuid(), os.getegid()
     plan = _draft(isolation, caller, lib.NETLESS_WAY_FILTER)
-    if not plan.layers & lib.NETLESS_LAYER_LANDLOCK:
-        raise _diagnosis.unavailable(_diagnosis.NO_LANDLOCK)
-    if not plan.layers & lib.NETLESS_LAYER_SECCOMP:
-        raise _diagnosis.unavailable(_diagnosis.NO_SECCOMP)
-    plan.optional = 0
     report = _probe(plan)
     if report.step != lib.NETLESS_STEP_NONE:
         raise_isolation_failure(report)
@@ -330,12 +336,11 @@ def _draft(isolation: Isolation, sealed: Any, way: int) -> Any:
     plan.unix_sockets = isolation.unix_sockets
     plan.sealed = sealed[0]
     lib.netless_plan_seal(plan)
-    plan.optional = plan.layers
-    if not isolation.unix_sockets:  # asked for by name, so never left out
-        asked = lib.NETLESS_LAYER_LANDLOCK if plan.landlock_fs else lib.NETLESS_LAYER_SECCOMP
-        if not plan.layers & asked:
-            raise _diagnosis.unavailable(_diagnosis.NO_SECCOMP)
-        plan.optional &= ~asked
+    missing = plan.required & ~plan.layers
+    if missing & lib.NETLESS_LAYER_LANDLOCK:
+        raise _diagnosis.unavailable(_diagnosis.NO_LANDLOCK)
+    if missing:
+        raise _diagnosis.unavailable(_diagnosis.NO_SECCOMP)
     return plan
 
 
@@ -348,13 +353,17 @@ def _probe(plan: Any) -> Any:
     return request.take_report()
 
 
-def _guarantees(plan: Any) -> frozenset[str]:
+def _guarantees(plan: Any, is_alone: bool = False) -> frozenset[str]:
     """What holds, from the layers that the probe really installed."""
     has_namespace = plan.way != lib.NETLESS_WAY_FILTER
     has_filter = bool(plan.layers & lib.NETLESS_LAYER_SECCOMP)
     has_domain = bool(plan.layers & lib.NETLESS_LAYER_LANDLOCK)
     has_scope = has_domain and bool(plan.landlock_scoped)
-    shuts_paths = has_domain if plan.landlock_fs else has_filter
+    shuts_paths = has_domain if plan.paths_by_landlock else has_filter
+    # Real root, and who is uid 0 inside, writes the settings of a shared namespace
+    # (/proc/sys/net): a sibling's, too.
+    is_shared = plan.way == lib.NETLESS_WAY_JOIN and not is_alone
+    writes_settings = is_shared and (plan.sealed.euid == 0 or plan.map_root)
     return frozenset(
         name
         for name, holds in {
@@ -368,7 +377,8 @@ def _guarantees(plan: Any) -> frozenset[str]:
             "unix-path": not plan.unix_sockets and shuts_paths,
             # A user namespace of its own shuts siblings out as well; a private network
             # namespace alone leaves them the memory of each other.
-            "siblings": (has_scope and has_filter) or plan.way == lib.NETLESS_WAY_MAKE,
+            "siblings": ((has_scope and has_filter) or plan.way == lib.NETLESS_WAY_MAKE)
+            and not writes_settings,
         }.items()
         if holds
     )
@@ -579,12 +589,35 @@ def start_with(
 
 
 def _again(plan: Plan, result: Any, once: Callable[[Plan], Any]) -> tuple[Any, Plan]:
-    """A kept namespace that went stale is made anew, once."""
-    if type(result) is int or result.step not in JOIN_STEPS:
-        return result, plan
-    _cache.forget(plan)
-    plan = plan_for(plan.isolation)
-    return once(plan), plan
+    """Once more where there is hope.
+
+    A kept namespace that is not what it was is made anew, and again if another thread's
+    clean-up came in between; a network namespace for the child alone may have to wait
+    until the kernel is done with those of children that have ended.
+    """
+    for pause in PAUSES:
+        if not _is_at_limit(result):
+            break
+        time.sleep(pause)
+        result = once(plan)
+    for _ in range(REMAKES):
+        if not (_is_stale(result) or _is_at_limit(result)):
+            break
+        _cache.forget(plan)
+        plan = plan_for(plan.isolation)
+        result = once(plan)
+    return result, plan
+
+
+def _is_stale(result: Any) -> bool:
+    return type(result) is not int and result.step in (*JOIN_STEPS, *PROOF_STEPS)
+
+
+def _is_at_limit(result: Any) -> bool:
+    """Refused by a limit of the kept user namespace, which a child may have lowered."""
+    if type(result) is int or result.step != lib.NETLESS_STEP_UNSHARE_NET:
+        return False
+    return bool(result.error == errno.ENOSPC)
 
 
 def _run_in_child(preexec_fn: Callable[[], object]) -> NoReturn:
