@@ -1,7 +1,8 @@
-"""The descriptor check in pure Python, for where the extension's own cannot run.
+"""The descriptor check of the parent, for what the child's own check does not see.
 
-The extension looks in the child, where no other thread can change anything any
-more; this one looks in the parent, shortly before the child starts.
+That is what a process has open when it isolates itself, what a fork server passes on,
+and all of it where there is no extension, whose classes are told apart here as well as
+Python can.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import socket
 import stat
 from collections.abc import Iterable, Iterator
 
+from . import _native
 from ._errors import InheritedSocketError
 
 HARMLESS_ANONYMOUS = frozenset(
@@ -66,6 +68,8 @@ def classify(fd: int, unix_sockets: bool) -> tuple[str, int | None] | None:
         status = os.fstat(fd)
     except OSError:  # not open: subprocess will say so, or it stays closed
         return None
+    if _native.is_available():
+        return _native.classify(fd, unix_sockets)
     mode = status.st_mode
     if stat.S_ISSOCK(mode):
         return _classify_socket(fd, unix_sockets)
@@ -76,7 +80,7 @@ def classify(fd: int, unix_sockets: bool) -> tuple[str, int | None] | None:
         fine = major in TTY_MAJORS or (major, minor) in HARMLESS_DEVICES
         return None if fine or not os.path.isdir("/proc/self/fd") else ("device", None)
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
-        return _classify_file(fd, stat.S_ISDIR(mode))
+        return _classify_file(fd, status)
     if stat.S_IFMT(mode) == 0:
         fine = _target(fd) in HARMLESS_ANONYMOUS
         return None if fine else ("anonymous", None)
@@ -108,15 +112,25 @@ def _classify_socket(fd: int, unix_sockets: bool) -> tuple[str, int | None] | No
     return ("socket", int(socket.AF_UNIX))
 
 
-def _classify_file(fd: int, is_directory: bool) -> tuple[str, int | None] | None:
+def _classify_file(fd: int, status: os.stat_result) -> tuple[str, int | None] | None:
+    """By the file system as well, since what it holds can be mounted under any name."""
     target = _target(fd)
     if target == "anon_inode:[pidfd]":
         return ("pidfd", None)
-    if NAMESPACE.fullmatch(target):
+    if NAMESPACE.fullmatch(target) or status.st_dev == _device("/proc/self/ns/net"):
         return ("namespace", None)
-    in_proc = target == "/proc" or target.startswith("/proc/")
-    harmless = not is_directory and not target.endswith("/mem") and _is_read_only(fd)
+    in_proc = target == "/proc" or target.startswith("/proc/") or status.st_dev == _device("/proc")
+    # What only its owner may read there is the memory of a process, or of the kernel.
+    for_all = stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IROTH
+    harmless = for_all and _is_read_only(fd)
     return ("proc", None) if in_proc and not harmless else None
+
+
+def _device(path: str) -> int | None:
+    try:
+        return os.stat(path).st_dev
+    except OSError:  # no /proc
+        return None
 
 
 def _is_read_only(fd: int) -> bool:

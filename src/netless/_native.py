@@ -76,6 +76,15 @@ def is_available() -> bool:
     return MECHANISM != ""
 
 
+def classify(fd: int, unix_sockets: bool) -> tuple[str, int | None] | None:
+    """None for a descriptor that may be inherited, else its kind and a socket's family."""
+    family = ffi.new("int *")
+    kind = lib.netless_classify(fd, unix_sockets, family)
+    if kind == lib.NETLESS_KIND_FINE:
+        return None
+    return KINDS[kind], family[0] if kind == lib.NETLESS_KIND_SOCKET else None
+
+
 def landlock_abi() -> int:
     """The kernel's Landlock version; 0 where there is none."""
     return int(lib.netless_landlock_abi()) if lib is not None else 0
