@@ -292,3 +292,48 @@ def test_no_proc_for_anonymous_files_is_a_refusal() -> None:
         text=True,
     )
     assert done.stdout == "proc-missing\n", done.stderr
+
+
+# ---- files of /proc, under whatever name they were mounted ----
+
+BOUND = """
+import os, sys
+import netless
+
+path, where, way = sys.argv[1:]
+victim = netless.Popen(["cat"], stdin=netless.PIPE)
+fd = os.open(path.replace("PID", str(os.getpid())), os.O_RDONLY)
+if way == "isolate":
+    attempt = lambda: netless.isolate()
+else:
+    attempt = lambda: netless.check_call(
+        ["true"], isolation=netless.Isolation(), **{way: [fd]} if way == "pass_fds" else {way: fd})
+try:
+    attempt()
+    print("passed")
+except netless.InheritedSocketError as error:
+    print(error.kind)
+victim.kill()
+victim.communicate()
+"""
+LONG = "/".join(["a-folder-of-some-length"] * 6)
+PLACES = {
+    "bound proc": (f"mkdir -p {LONG} && mount --bind /proc {LONG}", f"{LONG}/PID/mem", "proc"),
+    "bound file": ("touch x && mount --bind /proc/$$/mem x", "x", "proc"),
+    "other proc": (f"mkdir -p {LONG} && mount -t proc proc {LONG}", f"{LONG}/self/mem", "proc"),
+    "namespace": ("touch x && mount --bind /proc/$$/ns/net x", "x", "namespace"),
+    "an ordinary one": (f"mkdir -p {LONG} && mount --bind /proc {LONG}", f"{LONG}/uptime", None),
+}
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("way", ["pass_fds", "stdin", "isolate"])
+@pytest.mark.parametrize("place", PLACES)
+def test_files_of_proc_are_known_by_what_they_are(place: str, way: str, script, tmp_path) -> None:
+    mount, path, kind = PLACES[place]
+    if place == "other proc" and not IS_ROOT:
+        mount = mount.replace("mount -t proc proc", "mount --rbind /proc")
+    users = () if IS_ROOT else ("--user", "--map-root-user")
+    prefix = ("unshare", *users, "--mount", "sh", "-ec", f'{mount}; exec "$@"', "sh")
+    done = script(BOUND, path, tmp_path, way, prefix=prefix, cwd=tmp_path)
+    assert done.stdout == f"{kind or 'passed'}\n", done.stderr

@@ -520,3 +520,37 @@ def test_a_caller_needs_no_stderr_to_tell_failures_apart() -> None:
     with pytest.raises(netless.NetworkIsolationUnavailable) as caught:
         module.run(["true"], isolation=Isolation(mechanism="seatbelt"), stderr=PIPE)
     assert caught.value.cause == "mechanism-unavailable"
+
+
+HOLDERS = """
+import os, pathlib, subprocess, sys, time
+
+# Held up at the first write of a map, with its holder waiting in the new namespace.
+strace = ["strace", "-qq", "-o", "/dev/null", "-e", "inject=write:delay_enter=20000000:when=1"]
+process = subprocess.Popen([*strace, sys.argv[1], "--", "true"])
+
+def children(pid):
+    found = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(pid) for pid in found.split()]
+
+end = time.monotonic() + 20
+while True:
+    assert time.monotonic() < end
+    launcher = children(process.pid)
+    holder = children(launcher[0]) if launcher else []
+    if holder:
+        break
+os.kill(launcher[0], 9)
+process.wait()
+gone = lambda: not os.path.exists(f"/proc/{holder[0]}") or "Z" in pathlib.Path(
+    f"/proc/{holder[0]}/stat").read_text().rsplit(")", 1)[1]
+while not gone() and time.monotonic() < end:
+    time.sleep(0.05)
+print(gone())
+"""
+
+
+def test_a_launcher_that_is_killed_leaves_no_holder(script) -> None:
+    need("strace")
+    done = script(HOLDERS, launcher())
+    assert done.stdout == "True\n", done.stderr

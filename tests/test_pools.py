@@ -504,3 +504,53 @@ def test_worker_that_cannot_be_replaced_fails_the_pool(script) -> None:
     assert lines[-6:] == [refused, "user-namespaces-disabled", "Pool", refused, "Pool", refused], (
         done.stderr + done.stdout
     )
+
+
+STREAMS = """
+import multiprocessing, os, socket, sys
+import netless
+
+context = (netless if sys.argv[1] == "netless" else multiprocessing).get_context("fork")
+fd = int(sys.argv[3])
+
+def speak():
+    os.write(fd, b"out")
+
+if __name__ == "__main__":
+    os.close(fd)  # as a daemon does; the next socket comes to stand there, close-on-exec
+    network = socket.create_connection(("127.0.0.1", int(sys.argv[2])))
+    assert (network.fileno(), network.get_inheritable()) == (fd, False)
+    worker = context.Process(target=speak)
+    try:
+        worker.start()
+        worker.join()
+        told = b"started"
+    except netless.InheritedSocketError as error:
+        told = b"refused %d" % error.fd
+    os.write(3, told)
+"""
+
+
+@pytest.mark.parametrize("fd", [0, 1, 2])
+def test_a_forked_worker_has_no_network_socket_for_a_stream(fd: int, tmp_path: Path) -> None:
+    """A worker never executes: what is close-on-exec stays open in it."""
+    program = tmp_path / "streams.py"
+    program.write_text(STREAMS)
+
+    def received(which: str) -> tuple[bytes, bytes]:
+        told, told_end = os.pipe()
+        with socket.create_server(("127.0.0.1", 0)) as server, open(told, "rb") as told_file:
+            port = str(server.getsockname()[1])
+            command = [sys.executable, program, which, port, str(fd)]
+            code = f'exec 3>&{told_end}; exec "$@"'
+            process = subprocess.Popen(["bash", "-c", code, "bash", *command], pass_fds=[told_end])
+            os.close(told_end)
+            connection, _ = server.accept()
+            with connection:
+                connection.settimeout(60)
+                came = connection.recv(100)
+            assert process.wait(60) == 0
+            return came, told_file.read()
+
+    assert received("plain") == (b"out", b"started")
+    assert received("netless") == (b"", b"refused %d" % fd)
