@@ -40,7 +40,8 @@ def build(folder: Path) -> Programs:
 
     # An unmapped user, such as a child of a bare unshare, has to get at them.
     os.chmod(folder, 0o755)
-    library = [CSRC / name for name in ("spawn.c", "linux.c", "proof.c", "seal.c", "descriptors.c")]
+    names = ("spawn", "fork", "channels", "linux", "proof", "seal", "descriptors")
+    library = [CSRC / f"{name}.c" for name in names]
     return Programs(
         noop=compiled("noop", "-static", HERE / "noop.c"),
         calls=compiled("calls", "-static", HERE / "calls.c"),

@@ -13,9 +13,10 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 
 INTERPRETER = "pypy.c" if sys.implementation.name == "pypy" else "cpython.c"
+COMMON = ["spawn.c", "fork.c", "channels.c", INTERPRETER]
 SOURCES = {
-    "linux": ["spawn.c", "linux.c", "proof.c", "seal.c", "descriptors.c", INTERPRETER],
-    "darwin": ["spawn.c", "macos.c", "no_namespaces.c", INTERPRETER],
+    "linux": [*COMMON, "linux.c", "proof.c", "seal.c", "descriptors.c"],
+    "darwin": [*COMMON, "macos.c", "no_namespaces.c"],
 }.get(sys.platform, ["unsupported.c", "no_namespaces.c"])
 SANITIZE = ["-fsanitize=address,undefined"]
 # Not gcc's own wrapper of execve: tests/programs/coverage.c says why.

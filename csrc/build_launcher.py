@@ -31,8 +31,8 @@ NAME = "netless-exec"
 
 SOURCES = ["launcher.c", "diagnosis.c"]
 PLATFORM_SOURCES = {
-    "linux": ["spawn.c", "linux.c", "proof.c", "seal.c", "descriptors.c"],
-    "darwin": ["spawn.c", "macos.c", "no_namespaces.c"],
+    "linux": ["spawn.c", "fork.c", "channels.c", "linux.c", "proof.c", "seal.c", "descriptors.c"],
+    "darwin": ["spawn.c", "fork.c", "channels.c", "macos.c", "no_namespaces.c"],
 }
 ELSEWHERE = ["unsupported.c", "no_namespaces.c"]
 ZIG_MACHINES = ("x86_64", "aarch64")

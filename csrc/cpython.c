@@ -27,11 +27,11 @@ int netless_popen(const struct netless_plan *plan, struct netless_request *reque
 }
 
 /* What os.fork does, with the child isolated before its at-fork hooks run. */
-int netless_fork(void)
+int netless_fork(struct netless_handle *handle)
 {
     PyGILState_STATE lock = PyGILState_Ensure();
     PyOS_BeforeFork();
-    int pid = netless_fork_isolated();
+    int pid = netless_fork_isolated(handle->launch);
     if (pid == 0)
         PyOS_AfterFork_Child();
     else

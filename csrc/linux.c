@@ -87,13 +87,16 @@ static pid_t clone_process(int (*function)(void *), void *argument, int flags)
     return pid;
 }
 
-/* The clone must not share memory where the child changes ids: that would make
-   the parent non-dumpable for good.  Nor where the parent has to write maps. */
-int netless_wants_own_memory(const struct netless_launch *launch)
+/* The clone must not share memory where the child changes ids: that would make the parent
+   non-dumpable for good.  A parent that has to write maps cannot sleep meanwhile. */
+enum netless_memory netless_memory_of(const struct netless_launch *launch)
 {
     const struct netless_request *request = launch->request;
-    return launch->plan->way == NETLESS_WAY_MAKE || request->has_groups || request->has_gid ||
-           request->has_uid;
+
+    if (launch->plan->way == NETLESS_WAY_MAKE)
+        return NETLESS_MEMORY_OWN;
+    return request->has_groups || request->has_gid || request->has_uid ? NETLESS_MEMORY_COPIED
+                                                                      : NETLESS_MEMORY_SHARED;
 }
 
 /* As clone_process, with the caller's signal handlers gone from the child. */
@@ -109,7 +112,8 @@ static pid_t clone_without_handlers(int (*function)(void *), void *argument, int
 
 pid_t netless_start(int (*function)(void *), struct netless_launch *launch)
 {
-    int memory = launch->channel[0] >= 0 ? 0 : CLONE_VM | CLONE_VFORK;
+    static const int flags[] = {CLONE_VM | CLONE_VFORK, CLONE_VFORK, 0};
+    int memory = flags[netless_memory_of(launch)];
     int exit_signal = launch->request->probe ? 0 : SIGCHLD;     /* a probe is nobody's child */
 
     launch->has_no_handlers = 1;
@@ -385,23 +389,19 @@ static int settle_maps(int channel, int map_root, int *whole, struct netless_rep
 
 /* ---- the shared namespace ---- */
 
-struct maker {
-    int channel[2];
-    struct netless_report report;
-};
-
 /* A process that only makes the namespaces and lives until they are opened. */
 static int maker(void *argument)
 {
-    struct maker *self = argument;
-    struct netless_report last;
+    struct netless_launch *self = argument;
+    struct netless_report *report = &self->request->report;
 
-    close(self->channel[0]);
+    netless_close_others_channels(self);
+    netless_close_channel(self, 0);
     prctl(PR_SET_DUMPABLE, 1);  /* a copy of a non-dumpable parent has unwritable maps */
-    if (go_in(self->channel[1], &self->report) < 0)
-        netless_send(self->channel[1], &self->report);
+    if (go_in(self->channel[1], report) < 0)
+        netless_send(self->channel[1], report);
     else
-        receive(self->channel[1], &last);
+        receive(self->channel[1], report);
     _exit(0);
 }
 
@@ -456,26 +456,32 @@ static struct netless_namespace nothing_made(void)
 int netless_namespace_make(int map_root, struct netless_namespace *made,
                            struct netless_report *report)
 {
-    struct maker self = {.channel = {-1, -1}};
+    struct netless_request request = {.probe = 1};
+    struct netless_launch self = {.request = &request, .channel = {-1, -1}};
     sigset_t before;
     int result = -1;
 
     *made = nothing_made();
-    NETLESS_TRY(report, NETLESS_STEP_CHANNEL, netless_channel(self.channel));
+    if (netless_open_channel(&self) < 0) {
+        *report = request.report;
+        return -1;
+    }
     netless_block_signals(&before);
+    netless_before_fork();
     pid_t pid = clone_process(maker, &self, 0);     /* no SIGCHLD: nobody else reaps it */
     if (pid < 0)
         netless_fail(report, NETLESS_STEP_CLONE);
+    netless_after_fork(pid);
     netless_restore_signals(&before);
-    close(self.channel[1]);
+    netless_close_channel(&self, 1);
     if (pid > 0) {
         result = settle_maps(self.channel[0], map_root, &made->whole_map, report);
         if (result == 0)
             result = open_both(report->proc_pid, report->network_id, made, report);
-    }
-    close(self.channel[0]);
-    if (pid > 0)
+        kill(pid, SIGKILL);     /* it may not hear of its channel's end, if others keep that open */
         netless_reap(pid);
+    }
+    netless_close_channel(&self, 0);
     return result;
 }
 
@@ -609,8 +615,7 @@ int netless_meet_child(struct netless_launch *launch, pid_t pid)
     if (plan->way != NETLESS_WAY_MAKE ||
         settle_maps(launch->channel[0], plan->map_root, &whole, &launch->request->report) == 0)
         return 0;
-    close(launch->channel[0]);
-    launch->channel[0] = -1;
+    netless_close_channel(launch, 0);
     return -1;
 }
 

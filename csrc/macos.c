@@ -65,10 +65,10 @@ __attribute__((constructor)) static void lock_forks(void)
     pthread_atfork(take_lock, release_lock, release_lock);
 }
 
-int netless_wants_own_memory(const struct netless_launch *launch)
+enum netless_memory netless_memory_of(const struct netless_launch *launch)
 {
     (void)launch;
-    return 1;
+    return NETLESS_MEMORY_OWN;
 }
 
 pid_t netless_start(int (*function)(void *), struct netless_launch *launch)

@@ -21,8 +21,9 @@ int netless_popen(const struct netless_plan *plan, struct netless_request *reque
     return netless_spawn(plan, request);
 }
 
-int netless_fork(void)
+int netless_fork(struct netless_handle *handle)
 {
+    (void)handle;
     errno = ENOSYS;
     return -1;
 }

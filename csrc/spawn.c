@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -96,7 +97,7 @@ static void split(const char *strings, int count, char **pointers)
     pointers[count] = NULL;
 }
 
-static int prepare(struct netless_launch *launch)
+int netless_prepare(struct netless_launch *launch)
 {
     struct netless_request *request = launch->request;
     int env_count = request->has_env ? request->env_count : 0;
@@ -130,15 +131,17 @@ static int prepare(struct netless_launch *launch)
     return 0;
 }
 
-/* Whatever prepare and the channel took; the environment's copy too. */
-static void discard(struct netless_launch *launch)
+/* Whatever the launch took; the environment's copy too. */
+void netless_discard(struct netless_launch *launch)
 {
-    for (int i = 0; i < 2; i++)
-        if (launch->channel[i] >= 0)
-            close(launch->channel[i]);
+    netless_close_channel(launch, 0);
+    netless_close_channel(launch, 1);
+    if (launch->page != NULL)
+        munmap(launch->page, sizeof *launch->page);
+    launch->page = NULL;
     free(launch->memory);
     free(launch->request->environ_copy);
-    launch->request->environ_copy = NULL;
+    launch->memory = launch->request->environ_copy = NULL;
 }
 
 /* ---- the child ---- */
@@ -378,16 +381,18 @@ static int restore_signals(const struct netless_launch *launch, struct netless_r
 }
 
 /* The only way out but execve: the report goes to the parent, nothing is executed. */
-static _Noreturn void give_up(struct netless_launch *launch)
+_Noreturn void netless_give_up(struct netless_launch *launch)
 {
     ssize_t sent = 0;
+    if (launch->page != NULL)
+        *launch->page = launch->request->report;
     if (launch->channel[1] >= 0)
         sent = netless_send(launch->channel[1], &launch->request->report);
     _exit(launch->request->report.step == NETLESS_STEP_NONE && sent >= 0 ? 0 : 127);
 }
 
 /* Isolation, then everything up to the point where preexec_fn runs. */
-static int prepare_child(struct netless_launch *launch)
+int netless_prepare_child(struct netless_launch *launch)
 {
     const struct netless_request *request = launch->request;
     struct netless_report *report = &launch->request->report;
@@ -396,7 +401,7 @@ static int prepare_child(struct netless_launch *launch)
     if (netless_isolate_child(launch, &before) < 0)
         return -1;
     if (request->probe)
-        give_up(launch);                /* with nothing to complain about */
+        netless_give_up(launch);        /* with nothing to complain about */
     if (place_stdio(request, report) < 0 || check_descriptors(launch) < 0)
         return -1;
     if (place_process(request, report) < 0 || netless_take_ids(request, report) < 0)
@@ -404,8 +409,8 @@ static int prepare_child(struct netless_launch *launch)
     return restore_signals(launch, report);
 }
 
-/* In place of prepare_child, for a child that goes on as a copy of its parent. */
-static int settle_child(struct netless_launch *launch)
+/* In place of netless_prepare_child, for a child that goes on as a copy of its parent. */
+int netless_settle_child(struct netless_launch *launch)
 {
     struct netless_report *report = &launch->request->report;
     struct netless_powers before;
@@ -418,7 +423,7 @@ static int settle_child(struct netless_launch *launch)
 }
 
 /* Comes back on failure only. The first error that is not "not found" wins. */
-static int execute(struct netless_launch *launch)
+int netless_execute(struct netless_launch *launch)
 {
     struct netless_report *report = &launch->request->report;
     int first = 0;
@@ -440,27 +445,31 @@ static int child(void *argument)
 {
     struct netless_launch *launch = argument;
 
-    if (launch->channel[0] >= 0)
-        close(launch->channel[0]);
-    if (prepare_child(launch) == 0)
-        execute(launch);
-    give_up(launch);
+    if (netless_memory_of(launch) != NETLESS_MEMORY_SHARED) {
+        netless_close_others_channels(launch);
+        netless_close_channel(launch, 0);
+    }
+    if (netless_prepare_child(launch) == 0)
+        netless_execute(launch);
+    netless_give_up(launch);
 }
 
 /* ---- the parent ---- */
 
-/* Waits until a child with memory of its own has executed or given up. */
-static int await_child(struct netless_launch *launch, pid_t pid)
+/* Of a child with a channel: it has executed when that ends without a word; one that stays
+   says that it has settled.  What the child did is unknown where there is no telling. */
+int netless_take_outcome(struct netless_launch *launch)
 {
     struct netless_report *report = &launch->request->report;
+    ssize_t size = netless_receive(launch->channel[0], report);
+    pid_t pid = launch->pid;
 
-    close(launch->channel[1]);
-    launch->channel[1] = -1;
-    if (netless_meet_child(launch, pid) < 0) {
-        netless_reap(pid);
-        return -1;
+    launch->pid = 0;
+    if (size == 0 && launch->request->stays && report->step == NETLESS_STEP_NONE) {
+        errno = EPIPE;
+        size = -1;
     }
-    if (netless_receive(launch->channel[0], report) < 0) {      /* what the child did is unknown */
+    if (size < 0) {
         netless_fail(report, NETLESS_STEP_CHANNEL);
         kill(pid, SIGKILL);
     }
@@ -470,23 +479,53 @@ static int await_child(struct netless_launch *launch, pid_t pid)
     return -1;
 }
 
+static int await_child(struct netless_launch *launch)
+{
+    netless_close_channel(launch, 1);
+    if (netless_meet_child(launch, launch->pid) == 0)
+        return netless_take_outcome(launch);
+    netless_reap(launch->pid);
+    return -1;
+}
+
+/* Where the child's report goes, if it has no channel and no memory of this process's. */
+static int share_page(struct netless_launch *launch)
+{
+    void *page = mmap(NULL, sizeof *launch->page, PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    if (page == MAP_FAILED)
+        return netless_fail(&launch->request->report, NETLESS_STEP_MEMORY);
+    launch->page = page;
+    return 0;
+}
+
 static pid_t launch_child(struct netless_launch *launch)
 {
     struct netless_report *report = &launch->request->report;
-    int own_memory = netless_wants_own_memory(launch);
+    enum netless_memory memory = netless_memory_of(launch);
 
-    if (own_memory)
-        NETLESS_TRY(report, NETLESS_STEP_CHANNEL, netless_channel(launch->channel));
-    if (prepare(launch) < 0)
+    if (memory == NETLESS_MEMORY_OWN && netless_open_channel(launch) < 0)
+        return -1;
+    if (memory == NETLESS_MEMORY_COPIED && share_page(launch) < 0)
+        return -1;
+    if (netless_prepare(launch) < 0)
         return -1;
     netless_block_signals(&launch->mask);
-    pid_t pid = netless_start(child, launch);
+    if (memory == NETLESS_MEMORY_OWN)
+        netless_before_fork();
+    launch->pid = netless_start(child, launch);
     int error = errno;
+    if (memory == NETLESS_MEMORY_OWN)
+        netless_after_fork(launch->pid);
     netless_restore_signals(&launch->mask);
     errno = error;
+    pid_t pid = launch->pid;
     NETLESS_TRY(report, NETLESS_STEP_CLONE, pid);
-    if (own_memory)
-        return await_child(launch, pid) < 0 ? -1 : pid;
+    if (memory == NETLESS_MEMORY_OWN)
+        return await_child(launch) < 0 ? -1 : pid;
+    if (memory == NETLESS_MEMORY_COPIED)
+        *report = *launch->page;
     if (report->step == NETLESS_STEP_NONE)
         return pid;
     netless_reap(pid);
@@ -508,7 +547,7 @@ int netless_spawn(const struct netless_plan *plan, struct netless_request *reque
         errno = EPIPE;
         pid = netless_fail(&request->report, NETLESS_STEP_CHANNEL);
     }
-    discard(&launch);
+    netless_discard(&launch);
     return pid;
 }
 
@@ -516,81 +555,16 @@ int netless_spawn(const struct netless_plan *plan, struct netless_request *reque
 
 int netless_exec(const struct netless_plan *plan, struct netless_request *request)
 {
-    struct netless_launch launch = {.plan = plan, .request = request, .channel = {-1, -1}, .in_place = 1,
-                                    .has_no_handlers = request->has_no_handlers};
+    struct netless_launch launch = {.plan = plan, .request = request, .channel = {-1, -1},
+                                    .in_place = 1, .has_no_handlers = request->has_no_handlers};
 
-    if (prepare(&launch) == 0 && netless_isolate(plan, &request->report) == 0) {
+    if (netless_prepare(&launch) == 0 && netless_isolate(plan, &request->report) == 0) {
         netless_block_signals(&launch.mask);
         if (check_descriptors(&launch) == 0 &&
             restore_signals(&launch, &request->report) == 0)
-            execute(&launch);
+            netless_execute(&launch);
         netless_restore_signals(&launch.mask);
     }
-    discard(&launch);
+    netless_discard(&launch);
     return -1;
-}
-
-/* ---- the slow path: a fork that comes back to the interpreter ---- */
-
-/* One per thread, from netless_fork_begin to finish, fail or wait. */
-static _Thread_local struct netless_launch forking;
-
-int netless_fork_begin(const struct netless_plan *plan, struct netless_request *request)
-{
-    forking = (struct netless_launch){.plan = plan, .request = request, .channel = {-1, -1}};
-    errno = 0;
-    if (!netless_is_callers(plan)) {
-        netless_fail(&request->report, NETLESS_STEP_STALE);
-    } else if (netless_channel(forking.channel) < 0) {
-        netless_fail(&request->report, NETLESS_STEP_CHANNEL);
-    } else if (prepare(&forking) == 0) {
-        return 0;
-    }
-    discard(&forking);
-    return -1;
-}
-
-int netless_fork_wait(int pid)
-{
-    int result = pid < 0 ? -1 : await_child(&forking, pid);
-    discard(&forking);
-    return result;
-}
-
-/* The environment as preexec_fn left it. */
-void netless_fork_finish(void)
-{
-    if (!forking.request->has_env)
-        forking.envp = netless_environ();
-    execute(&forking);
-    give_up(&forking);
-}
-
-void netless_fork_fail(int error)
-{
-    errno = error;
-    netless_fail(&forking.request->report, NETLESS_STEP_PREEXEC);
-    give_up(&forking);
-}
-
-/* Called by the interpreter's glue in place of fork: the child is isolated
-   before any at-fork hook of the interpreter runs in it. */
-pid_t netless_fork_isolated(void)
-{
-    netless_block_signals(&forking.mask);
-    pid_t pid = fork();
-    if (pid == 0) {
-        close(forking.channel[0]);
-        forking.channel[0] = -1;
-        int stays = forking.request->stays;
-        if ((stays ? settle_child(&forking) : prepare_child(&forking)) < 0)
-            give_up(&forking);
-        if (stays)
-            discard(&forking);  /* the parent waits for the end of the channel */
-        return 0;
-    }
-    if (pid < 0)
-        netless_fail(&forking.request->report, NETLESS_STEP_CLONE);
-    netless_restore_signals(&forking.mask);
-    return pid;
 }

@@ -260,15 +260,23 @@ int netless_isolate(const struct netless_plan *plan, struct netless_report *repo
 int netless_exec(const struct netless_plan *plan, struct netless_request *request);
 
 /*
- * The slow path, for preexec_fn: begin; fork, with the interpreter's lock held;
- * then in the child finish or fail, in the parent wait.  A child that stays
- * needs neither finish nor fail.
+ * The slow path, for preexec_fn and workers: begin; fork, with the interpreter's lock held;
+ * then in the child finish or fail (a child that stays needs neither), in the parent wait;
+ * and in the end discard.  Each launch is its own, so that one may begin inside another (an
+ * at-fork hook, a signal handler), and may be discarded at any step: a child whose outcome
+ * nobody waited for is killed and reaped.
  */
-int netless_fork_begin(const struct netless_plan *plan, struct netless_request *request);
-int netless_fork(void);         /* the pid, 0 in the isolated child, -1 on failure */
-int netless_fork_wait(int pid);
-void netless_fork_finish(void);
-void netless_fork_fail(int error);
+struct netless_launch;
+struct netless_handle {
+    struct netless_launch *launch;      /* NULL: none, or discarded */
+};
+int netless_fork_begin(struct netless_handle *handle, const struct netless_plan *plan,
+                       struct netless_request *request);
+int netless_fork(struct netless_handle *handle);    /* the pid, 0 in the isolated child, -1 */
+int netless_fork_wait(struct netless_handle *handle);   /* 0, -1, or 1: a signal came, go on */
+void netless_fork_finish(struct netless_handle *handle);
+void netless_fork_fail(struct netless_handle *handle, int error);
+void netless_fork_discard(struct netless_handle *handle);
 
 /* internal */
 
@@ -291,7 +299,18 @@ struct netless_launch {
     sigset_t mask;              /* the caller's */
     int has_no_handlers;        /* the clone left the caller's signal handlers behind */
     int in_place;               /* the caller itself becomes the program: no clone */
-    int channel[2];             /* parent's and child's end; -1 while memory is shared */
+    int channel[2];             /* parent's and child's end; -1 where there is none */
+    struct netless_report *page;    /* shared with a child that has a copy of the memory */
+    pid_t pid;                  /* of the child, as long as its outcome is not known */
+    pid_t parent;               /* whose launch it is: not that of a copy of the parent */
+    struct netless_launch *next;    /* of those with a channel */
+};
+
+/* How a child has its parent's memory. */
+enum netless_memory {
+    NETLESS_MEMORY_SHARED,      /* the very same, and the parent sleeps */
+    NETLESS_MEMORY_COPIED,      /* a copy, and the parent sleeps */
+    NETLESS_MEMORY_OWN          /* a copy, and a channel to the parent, which goes on */
 };
 
 /* Records a failed step; always -1. */
@@ -302,21 +321,34 @@ int netless_fail(struct netless_report *report, enum netless_step step);
             return netless_fail((report), (step));      \
     } while (0)
 
-/* spawn.c */
+/* spawn.c, fork.c */
 int netless_number(const char *text);
 int netless_above_stdio(int fd);
 char **netless_duplicate(char **variables);
 void netless_block_signals(sigset_t *before);
 void netless_restore_signals(const sigset_t *before);
-pid_t netless_fork_isolated(void);
+pid_t netless_fork_isolated(struct netless_launch *launch);
+int netless_prepare(struct netless_launch *launch);
+void netless_discard(struct netless_launch *launch);
+int netless_prepare_child(struct netless_launch *launch);
+int netless_settle_child(struct netless_launch *launch);
+int netless_execute(struct netless_launch *launch);
+_Noreturn void netless_give_up(struct netless_launch *launch);
+int netless_take_outcome(struct netless_launch *launch);
+
+/* channels.c: of launches that are under way at the same time */
+int netless_open_channel(struct netless_launch *launch);
+void netless_close_channel(struct netless_launch *launch, int end);
+void netless_close_others_channels(const struct netless_launch *own);
+void netless_before_fork(void);
+void netless_after_fork(pid_t pid);
 
 /*
  * What spawn.c asks of the platform: linux.c, proof.c, seal.c and descriptors.c, or macos.c.
  */
 
-/* Must the child have memory, and so a channel, of its own? */
-int netless_wants_own_memory(const struct netless_launch *launch);
-/* Runs function(launch) in a new process, which shares memory where there is no channel. */
+enum netless_memory netless_memory_of(const struct netless_launch *launch);
+/* Runs function(launch) in a new process, with memory as netless_memory_of says. */
 pid_t netless_start(int (*function)(void *), struct netless_launch *launch);
 /* The wait status; -1 where it cannot be had. */
 int netless_reap(pid_t pid);

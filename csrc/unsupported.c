@@ -44,19 +44,30 @@ int netless_is_fresh(const struct netless_plan *plan)
     (void)plan;
     return 0;
 }
-int netless_fork_begin(const struct netless_plan *plan, struct netless_request *request)
+int netless_fork_begin(struct netless_handle *handle, const struct netless_plan *plan,
+                       struct netless_request *request)
 {
     (void)plan;
+    handle->launch = NULL;
     return unsupported(&request->report);
 }
-int netless_fork(void) { return -1; }
-int netless_fork_wait(int pid)
+int netless_fork(struct netless_handle *handle)
 {
-    (void)pid;
+    (void)handle;
     return -1;
 }
-void netless_fork_finish(void) { }
-void netless_fork_fail(int error) { (void)error; }
+int netless_fork_wait(struct netless_handle *handle)
+{
+    (void)handle;
+    return -1;
+}
+void netless_fork_finish(struct netless_handle *handle) { (void)handle; }
+void netless_fork_fail(struct netless_handle *handle, int error)
+{
+    (void)handle;
+    (void)error;
+}
+void netless_fork_discard(struct netless_handle *handle) { (void)handle; }
 int netless_classify(int fd, int unix_sockets, int *family)
 {
     (void)fd;

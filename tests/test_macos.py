@@ -31,8 +31,8 @@ CSRC = HERE.parent / "csrc"
 PACKAGE = Path(netless.__file__).parent
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wmissing-prototypes", "-Werror"]
 
-MACOS = ["spawn.c", "macos.c", "no_namespaces.c"]
-LINUX = ["spawn.c", "linux.c", "proof.c", "seal.c", "descriptors.c"]
+MACOS = ["spawn.c", "fork.c", "channels.c", "macos.c", "no_namespaces.c"]
+LINUX = ["spawn.c", "fork.c", "channels.c", "linux.c", "proof.c", "seal.c", "descriptors.c"]
 NOWHERE = ["unsupported.c", "no_namespaces.c"]
 
 

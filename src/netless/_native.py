@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
@@ -145,13 +144,13 @@ class Plan:
 
 
 class _Plans:
-    """The sealed namespaces of this process and the plans that were made with them."""
+    """The sealed namespaces of this process and the plans that were made with them.
+
+    Without a lock: a signal handler may launch while its thread is settling.  Two that
+    settle at once both do so, and one of the results is dropped.
+    """
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()  # taken before the other one, never inside it
-        # Held while there is a channel between parent and child: a worker that is forked
-        # then would keep it open, and the end of it is what the parent waits for.
-        self.channels = threading.RLock()
         self.plans: dict[Isolation, Plan] = {}
         self.latest: Plan | None = None  # asked for again by the next child, as a rule
         self.sealed: dict[bool, Any] = {}
@@ -160,59 +159,48 @@ class _Plans:
         """The plan for this isolation, settled on first use."""
         plan = self.plans.get(isolation)
         if plan is None:
-            with self.lock:
-                plan = self.plans.get(isolation)
-                if plan is None:
-                    plan = self.plans[isolation] = self._settle(isolation)
+            plan = self.plans.setdefault(isolation, _settle(isolation, self._settle_namespace))
         self.latest = plan
         return plan
 
     def forget(self, plan: Plan) -> None:
         """Drop a plan that no longer works, and all that shares its namespace."""
-        with self.lock:
-            self.latest = None
-            for isolation, other in list(self.plans.items()):
-                if other.sealed is plan.sealed:
-                    del self.plans[isolation]
-            if self.sealed.get(plan.isolation.map_root) is plan.sealed:
-                self._drop_namespace(plan.isolation.map_root)
+        self.latest = None
+        for isolation, other in list(self.plans.items()):
+            if other.sealed is plan.sealed:
+                self.plans.pop(isolation, None)
+        self._drop_namespace(plan.isolation.map_root, plan.sealed)
 
-    def _drop_namespace(self, map_root: bool) -> None:
-        """Close what is left of it now, before the next one gets its descriptors' numbers.
-
-        The kernel gives out inode numbers again too, so later nothing would tell them apart.
-        """
-        lib.netless_namespace_close(self.sealed.pop(map_root))
+    def _drop_namespace(self, map_root: bool, sealed: Any) -> None:
+        """Close it now and not when nobody refers to it any more: handles are few."""
+        if self.sealed.get(map_root) is sealed:
+            self.sealed.pop(map_root, None)
+            lib.netless_namespace_close(sealed)
 
     def _sealed_namespace(self, map_root: bool) -> Any:
-        """The kept pair of namespaces, made anew where it is not what it was."""
+        """The kept pair of namespaces, made where there is none."""
         sealed = self.sealed.get(map_root)
         if sealed is None:
-            sealed = self.sealed[map_root] = _make_namespace(map_root)
+            sealed = self.sealed.setdefault(map_root, _make_namespace(map_root))
         return sealed
 
     def clear(self) -> None:
         """Close what is kept: it could not be joined from another namespace."""
-        self.lock = threading.Lock()
         self.latest = None
         self.plans.clear()
         self.sealed.clear()
 
-    def _settle(self, isolation: Isolation) -> Plan:
-        return _settle(isolation, self._settle_namespace)
-
     def _settle_namespace(self, isolation: Isolation) -> Plan:
-        try:
+        attempts = 0
+        while True:
             sealed = self._sealed_namespace(isolation.map_root)
-            return _settle_with(isolation, sealed)
-        except _Stale:
-            self._drop_namespace(isolation.map_root)
-        sealed = self._sealed_namespace(isolation.map_root)
-        try:
-            return _settle_with(isolation, sealed)
-        except _Stale as again:
-            self._drop_namespace(isolation.map_root)
-            raise_isolation_failure(again.report)
+            try:
+                return _settle_with(isolation, sealed)
+            except _Stale as stale:
+                self._drop_namespace(isolation.map_root, sealed)
+                if attempts == REMAKES:
+                    raise_isolation_failure(stale.report)
+            attempts += 1
 
 
 class _Stale(Exception):
@@ -227,9 +215,7 @@ _cache = _Plans()
 
 
 def _after_fork_in_child() -> None:
-    """Another thread may have held the lock. The descriptors stay valid; plans are tried anew."""
-    _cache.lock = threading.Lock()
-    _cache.channels = threading.RLock()
+    """The descriptors stay valid; plans are tried anew."""
     _cache.latest = None
     _cache.plans.clear()
 
@@ -258,13 +244,15 @@ def _settle(isolation: Isolation, settle_namespace: Callable[[Isolation], Plan])
 
 
 def _make_namespace(map_root: bool) -> Any:
-    made = ffi.new("struct netless_namespace *")
+    # Before the call, since a signal handler's exception may come right after it.
+    made = ffi.gc(
+        ffi.new("struct netless_namespace *", {"user_fd": -1, "net_fd": -1}),
+        lib.netless_namespace_close,
+    )
     report = ffi.new("struct netless_report *")
-    with _cache.channels:
-        result = lib.netless_namespace_make(map_root, made, report)
-    if result < 0:
+    if lib.netless_namespace_make(map_root, made, report) < 0:
         raise_isolation_failure(report)
-    return ffi.gc(made, lib.netless_namespace_close)
+    return made
 
 
 def _settle_with(isolation: Isolation, sealed: Any, is_alone: bool = False) -> Plan:
@@ -357,8 +345,7 @@ def _probe(plan: Any) -> Any:
     """Run the launch sequence in a child that executes nothing."""
     request = Request(env=())
     request.c.probe = 1
-    with _cache.channels:
-        lib.netless_spawn(plan, request.c)
+    lib.netless_spawn(plan, request.c)
     return request.take_report()
 
 
@@ -569,8 +556,7 @@ def start(isolation: Isolation, request: Request) -> tuple[Any, Plan]:
     """As :func:`spawn`, for what that does not take."""
 
     def start_once(plan: Plan) -> Any:
-        with _cache.channels:
-            pid = lib.netless_popen(plan.c, request.c)
+        pid = lib.netless_popen(plan.c, request.c)
         return pid if pid > 0 else request.take_report()
 
     plan = plan_for(isolation)
@@ -585,16 +571,35 @@ def start_with(
         raise _diagnosis.unavailable(_diagnosis.NO_HOOK)
 
     def fork_once(plan: Plan) -> Any:
-        with _cache.channels:
-            if lib.netless_fork_begin(plan.c, request.c) < 0:
-                return request.take_report()
-            pid = lib.netless_fork()
-            if pid == 0:
-                _run_in_child(preexec_fn)
-            return pid if lib.netless_fork_wait(pid) == 0 else request.take_report()
+        pid, settled = _fork(plan, request, preexec_fn)
+        return pid if settled else request.take_report()
 
     plan = plan_for(isolation)
     return _again(plan, fork_once(plan), fork_once)
+
+
+def _fork(
+    plan: Plan, request: Request, preexec_fn: Callable[[], object] | None = None
+) -> tuple[int, bool]:
+    """The pid and whether all went well; 0 in a child that stays.
+
+    An exception of a signal handler may come at any point: what then is left of the launch
+    ends with its handle, a child included.
+    """
+    handle = ffi.gc(ffi.new("struct netless_handle *"), lib.netless_fork_discard)
+    try:
+        if lib.netless_fork_begin(handle, plan.c, request.c) < 0:
+            return -1, False
+        pid = int(lib.netless_fork(handle))
+        if pid == 0 and preexec_fn is not None:
+            _run_in_child(handle, preexec_fn)
+        if pid == 0:
+            return 0, True
+        while (result := lib.netless_fork_wait(handle)) > 0:
+            pass  # a signal came; its handler has run by now
+        return pid, bool(result == 0)
+    finally:
+        lib.netless_fork_discard(handle)
 
 
 def _again(plan: Plan, result: Any, once: Callable[[Plan], Any]) -> tuple[Any, Plan]:
@@ -629,12 +634,12 @@ def _is_at_limit(result: Any) -> bool:
     return bool(result.error == errno.ENOSPC)
 
 
-def _run_in_child(preexec_fn: Callable[[], object]) -> NoReturn:
+def _run_in_child(handle: Any, preexec_fn: Callable[[], object]) -> NoReturn:
     try:
         preexec_fn()
-        lib.netless_fork_finish()
+        lib.netless_fork_finish(handle)
     except BaseException:
-        lib.netless_fork_fail(0)
+        lib.netless_fork_fail(handle, 0)
     finally:
         os._exit(255)
 
@@ -661,19 +666,16 @@ def fork(isolation: Isolation) -> int:
     """
     if sys.implementation.name == "pypy":
         raise _diagnosis.unavailable(_diagnosis.NO_HOOK)
-    with _cache.channels:
-        plan = _settle_alone(isolation)
-        request = Request(close_fds=True)
-        request.c.stays = True
-        sys.audit("os.fork")
-        if lib.netless_fork_begin(plan.c, request.c) < 0:
-            raise_isolation_failure(request.c.report)
-        pid = int(lib.netless_fork())
-        if pid == 0:
-            _cache.clear()
-        elif lib.netless_fork_wait(pid) < 0:
-            raise_isolation_failure(request.c.report)
-        return pid
+    plan = _settle_alone(isolation)
+    request = Request(close_fds=True)
+    request.c.stays = True
+    sys.audit("os.fork")
+    pid, settled = _fork(plan, request)
+    if pid == 0:
+        _cache.clear()
+    elif not settled:
+        raise_isolation_failure(request.c.report)
+    return pid
 
 
 def execute(isolation: Isolation, request: Request) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 PROGRAMS = ROOT / "tests/programs"
-LAUNCH_PATH = ("spawn.c", "linux.c", "proof.c", "seal.c", "descriptors.c")
+LAUNCH_PATH = ("spawn.c", "fork.c", "channels.c", "linux.c", "proof.c", "seal.c", "descriptors.c")
 WRAPPED = ",".join(f"--wrap={name}" for name in ("unshare", "setns", "execve"))
 MODULES = ["vsock", "tun"]
 PYTHON_MODULES = ["virtio_pci", "9pnet_virtio", "9p", "overlay", "vsock", "tun"]
