@@ -183,6 +183,18 @@ static int unix_connect(const char *name)
     return shut(fd < 0 ? -1 : connect(fd, (struct sockaddr *)&to, length));
 }
 
+/* One datagram, by sendmsg: the only way that a filter which refuses sendto leaves. */
+static int datagram(const char *name)
+{
+    struct sockaddr_un to;
+    char byte = 'x';
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_name = &to, .msg_namelen = address(name, &to),
+                             .msg_iov = &part, .msg_iovlen = 1};
+    int fd = socket(AF_UNIX, SOCK_DGRAM, 0);
+    return shut(fd < 0 ? -1 : sendmsg(fd, &message, 0));
+}
+
 /* sendto a path from one end of a pair, which needs no socket(2) */
 static int pair_sendto(const char *name, int type)
 {
@@ -239,8 +251,8 @@ int main(int argc, char **argv)
 #endif
         {"io-uring", io_uring_socket}, {"keys", keys}, {"upcall", upcall},
         {"tiocsti", tiocsti}, {"tiocsti-high", tiocsti_high}, {"tioclinux", tioclinux},
-        {"usersock", usersock}, {"unix", unix_connect}, {"dgram-pair", dgram_pair},
-        {"raw-pair", raw_pair}, {"dgram-pair-high", dgram_pair_high}, {"fd-sendto", fd_sendto},
+        {"usersock", usersock}, {"unix", unix_connect}, {"datagram", datagram},
+        {"dgram-pair", dgram_pair}, {"raw-pair", raw_pair}, {"dgram-pair-high", dgram_pair_high}, {"fd-sendto", fd_sendto},
         {"inet", inet}, {"packet", packet},
     };
     for (size_t i = 0; argc >= 2 && i < sizeof holes / sizeof *holes; i++)
