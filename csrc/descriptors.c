@@ -27,7 +27,7 @@
 /* linux/major.h, and the minors of drivers/char/mem.c and tty_io.c */
 enum { MEMORY_MAJOR = 1, TTY_AUX_MAJOR = 5, PTS_FIRST = 136, PTS_LAST = 143 };
 
-static void number_text(char *end, int number)
+void netless_number_text(char *end, int number)
 {
     char digits[12];
     int count = 0;
@@ -44,7 +44,7 @@ static void number_text(char *end, int number)
 static void describe(int fd, char *name, size_t size)
 {
     char path[32] = "/proc/self/fd/";
-    number_text(path + strlen(path), fd);
+    netless_number_text(path + strlen(path), fd);
     ssize_t length = readlink(path, name, size - 1);
     name[length > 0 ? length : 0] = '\0';
 }

@@ -113,7 +113,7 @@ static int tell_descriptor(const struct wish *wish, const struct netless_report 
 
     snprintf(cause, sizeof cause, "inherited-%s %d %d", KINDS[found->kind].name, found->fd,
              found->kind == NETLESS_KIND_SOCKET ? found->family : -1);
-    if (found->kind == NETLESS_KIND_SOCKET)
+    if (found->kind == NETLESS_KIND_SOCKET && found->family >= 0)
         snprintf(kind, sizeof kind, "a socket of family %s",
                  name_of(found->family, FAMILIES, sizeof FAMILIES / sizeof *FAMILIES));
     else

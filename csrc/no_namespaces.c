@@ -30,7 +30,11 @@ void netless_filter_build(uint32_t architecture, int rules, struct netless_filte
 uint32_t netless_native_architecture(void) { return 0; }
 int netless_landlock_abi(void) { return 0; }
 int netless_has_root_powers(void) { return 0; }
-int netless_is_mount_refused(void) { return 0; }
+int netless_is_mount_refused(int without_child)
+{
+    (void)without_child;
+    return 0;
+}
 int netless_try_unshare(int flags)
 {
     (void)flags;

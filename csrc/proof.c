@@ -43,12 +43,19 @@
 #endif
 
 /* A socket to ask by. Sandboxes around the caller may refuse any family but AF_UNIX, or just
-   that one (unix_sockets=False).  By a system call of its own, since libc's may be
-   socketcall, which the filter refuses. */
+   that one, or all but a connected pair (unix_sockets=False).  By system calls of its own,
+   since libc's may be socketcall, which the filter refuses. */
 int netless_control_socket(void)
 {
+    int pair[2] = {-1, -1};
     int fd = (int)syscall(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    return fd >= 0 ? fd : (int)syscall(SYS_socket, AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+    if (fd < 0)
+        fd = (int)syscall(SYS_socket, AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 || syscall(SYS_socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+        return fd;
+    close(pair[1]);
+    return pair[0];
 }
 
 /* Closes and keeps errno. */

@@ -486,8 +486,7 @@ int netless_has_root_powers(void)
    A domain that handles no file right refuses every rename and link across directories as
    soon as another one around it handles files (landlock(7), LANDLOCK_ACCESS_FS_REFER), and
    one that handles any file right refuses every mount(2).  So files are handled, and that
-   one right granted, where mount is refused in any case: in a caller's file domain.  Who
-   is in one nearly always has no_new_privs, without which only root enters it. */
+   one right granted, where mount is refused in any case: in a caller's file domain. */
 static void plan_landlock(struct netless_plan *plan, int abi)
 {
     plan->landlock_scoped = abi >= 6 ? LANDLOCK_SCOPE_ABSTRACT_UNIX : 0;
@@ -498,9 +497,7 @@ static void plan_landlock(struct netless_plan *plan, int abi)
     if (!plan->landlock_scoped && !plan->landlock_net)
         return;
     plan->layers |= NETLESS_LAYER_LANDLOCK;
-    if (!plan->landlock_fs &&
-        (!plan->is_single || prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1) &&
-        netless_is_mount_refused())
+    if (!plan->landlock_fs && netless_is_mount_refused(plan->is_single))
         plan->landlock_fs = LANDLOCK_FS_REFER;
 }
 
@@ -674,16 +671,29 @@ static int prove_scope(const struct outsider *it)
     return is_shut;
 }
 
-/* With TCP rights alone (before Linux 6.12) it is binding that is refused: EACCES. */
+/* With TCP rights alone (before Linux 6.12) it is binding that is refused: EACCES.
+   -1 where a sandbox refuses the socket already. */
 static int prove_tcp(void)
 {
     struct sockaddr_in nowhere = {.sin_family = AF_INET};
     int fd = (int)syscall(SYS_socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    int is_shut = fd >= 0 && syscall(SYS_bind, fd, &nowhere, sizeof nowhere) < 0 && errno == EACCES;
 
-    if (fd >= 0)
-        close(fd);
+    if (fd < 0)
+        return -1;
+    int is_shut = syscall(SYS_bind, fd, &nowhere, sizeof nowhere) < 0 && errno == EACCES;
+    close(fd);
     return is_shut;
+}
+
+/* May this process look into its parent? Not from a domain that the parent is not in, and
+   from another user namespace not in any case. */
+static int sees_parent(void)
+{
+    char path[48], name[8];
+
+    netless_number_text(stpcpy(path, "/proc/"), (int)syscall(SYS_getppid));
+    strcat(path, "/ns/net");
+    return readlink(path, name, sizeof name) > 0;
 }
 
 /* ---- the layers, in order ---- */
@@ -722,23 +732,33 @@ static int require_proof(const struct netless_plan *plan, struct netless_report 
     return netless_fail(report, step);
 }
 
+/* 1, 0, or -1 where nothing here can tell. */
+static int prove_domain(const struct netless_plan *plan, const struct outsider *it, int saw_parent)
+{
+    if (saw_parent)
+        return !sees_parent();
+    if (it->fd >= 0)
+        return prove_scope(it);
+    return plan->landlock_net ? prove_tcp() : -1;
+}
+
 /* What is static on a system is proved once, by the probe; the filter for every child. */
 static int add_domain(const struct netless_plan *plan, int is_probe, struct netless_report *report)
 {
-    struct outsider it = {.fd = -1};
-
     if (!(plan->layers & NETLESS_LAYER_LANDLOCK))
         return 0;
-    if (is_probe)
-        it = make_outsider(plan);
+    int saw_parent = is_probe && plan->way == NETLESS_WAY_FILTER && sees_parent();
+    struct outsider it = is_probe ? make_outsider(plan) : (struct outsider){.fd = -1};
     int result = settle_layer(plan, report, NETLESS_LAYER_LANDLOCK, NETLESS_STEP_LANDLOCK,
                               insist(plan, install_landlock));
-    if (result == 0 && is_probe && (it.fd >= 0 || plan->landlock_net))
-        result = require_proof(plan, report, NETLESS_LAYER_LANDLOCK, NETLESS_STEP_VERIFY_LANDLOCK,
-                               it.fd >= 0 ? prove_scope(&it) : prove_tcp());
+    int proof = result == 0 && is_probe ? prove_domain(plan, &it, saw_parent) : 1;
     if (it.fd >= 0)
         close(it.fd);
-    return result;
+    if (proof < 0)
+        report->unproved |= report->layers & NETLESS_LAYER_LANDLOCK;
+    if (result < 0 || proof != 0)
+        return result;
+    return require_proof(plan, report, NETLESS_LAYER_LANDLOCK, NETLESS_STEP_VERIFY_LANDLOCK, 0);
 }
 
 static int add_filter(const struct netless_plan *plan, struct netless_report *report)

@@ -127,6 +127,7 @@ struct netless_report {
     int kind;                   /* ... enum netless_kind, */
     int family;                 /* ... and its address family when it is a socket */
     int layers;                 /* enum netless_layer bits that were installed */
+    int unproved;               /* of these, the ones that nothing here can prove */
     int proof;                  /* enum netless_proof */
     int proc_pid;               /* the child's pid as /proc shows it */
     uint64_t network_id;        /* of the namespace that it made; 0: not known */
@@ -166,6 +167,7 @@ struct netless_plan {
     int unix_sockets;
     int layers;                 /* enum netless_layer bits that must hold */
     int optional;               /* of these, the ones that may be refused (probe only) */
+    int unproved;               /* as the probe found: nothing is claimed of them */
     int required;               /* what was asked for by name, whether it is in layers or not */
     uint64_t landlock_fs;       /* handled_access_fs */
     uint64_t landlock_net;      /* handled_access_net */
@@ -237,8 +239,9 @@ int netless_landlock_abi(void);
 
 /* Does the caller hold, or can it take back, a capability that no filter holds back? */
 int netless_has_root_powers(void);
-/* Is mount(2) refused even in a mount namespace of its own, as to all in a Landlock file domain? */
-int netless_is_mount_refused(void);
+/* Is mount(2) refused even in a mount namespace of its own, as to all in a Landlock file
+   domain?  Tried in a child; without one, where who enters such a domain is told otherwise. */
+int netless_is_mount_refused(int without_child);
 /* enum netless_kind of a descriptor; for a socket its address family as well, else -1. */
 int netless_classify(int fd, int unix_sockets, int *family);
 /* Can the plan's kept namespace be joined by this caller, as it was made?  For a launch the
@@ -380,6 +383,7 @@ int netless_each_descriptor(struct netless_launch *launch,
 int netless_close_ranges(const struct netless_launch *launch);
 
 /* Linux only: between linux.c, proof.c, seal.c and descriptors.c. */
+void netless_number_text(char *end, int number);    /* in decimal, as snprintf, but async-signal-safe */
 int netless_control_socket(void);
 int netless_identify(int fd, struct netless_identity *identity);
 int netless_is_still(int fd, const struct netless_identity *expected);

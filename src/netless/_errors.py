@@ -82,6 +82,7 @@ def _rebuild(
 
 
 KINDS = {
+    "socket": "a socket whose address family a sandbox does not let be asked for",
     "device": "a device",
     "namespace": "a namespace handle",
     "pidfd": "a process handle (pidfd)",

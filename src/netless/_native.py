@@ -81,7 +81,7 @@ def classify(fd: int, unix_sockets: bool) -> tuple[str, int | None] | None:
     kind = lib.netless_classify(fd, unix_sockets, family)
     if kind == lib.NETLESS_KIND_FINE:
         return None
-    return KINDS[kind], family[0] if kind == lib.NETLESS_KIND_SOCKET else None
+    return KINDS[kind], family[0] if family[0] >= 0 else None
 
 
 def landlock_abi() -> int:
@@ -277,7 +277,7 @@ def _settle_with(isolation: Isolation, sealed: Any, is_alone: bool = False) -> P
             joined, report = own, own_report
     if report.step != lib.NETLESS_STEP_NONE:
         raise_isolation_failure(report)
-    joined.layers, joined.optional = report.layers, 0
+    joined.layers, joined.unproved, joined.optional = report.layers, report.unproved, 0
     return Plan(isolation, "namespace", _guarantees(joined, is_alone), joined, sealed)
 
 
@@ -354,7 +354,8 @@ def _guarantees(plan: Any, is_alone: bool = False) -> frozenset[str]:
     has_namespace = plan.way != lib.NETLESS_WAY_FILTER
     has_filter = bool(plan.layers & lib.NETLESS_LAYER_SECCOMP)
     has_domain = bool(plan.layers & lib.NETLESS_LAYER_LANDLOCK)
-    has_scope = has_domain and bool(plan.landlock_scoped)
+    is_proved = not plan.unproved & lib.NETLESS_LAYER_LANDLOCK
+    has_scope = has_domain and is_proved and bool(plan.landlock_scoped)
     shuts_paths = has_domain if plan.paths_by_landlock else has_filter
     # Real root, and who is uid 0 inside, writes the settings of a shared namespace
     # (/proc/sys/net): a sibling's, too.
@@ -426,9 +427,9 @@ def launch_steps(isolation: Isolation, failed: str | None) -> list[tuple[str, st
 def raise_isolation_failure(report: Any) -> NoReturn:
     """Raise what a failure before the program's own set-up means."""
     if report.step == lib.NETLESS_STEP_DESCRIPTORS:
-        is_socket = report.kind == lib.NETLESS_KIND_SOCKET
+        is_known = report.kind == lib.NETLESS_KIND_SOCKET and report.family >= 0
         raise InheritedSocketError(
-            report.fd, report.family if is_socket else None, KINDS[report.kind]
+            report.fd, report.family if is_known else None, KINDS[report.kind]
         )
     if report.error in RESOURCE_ERRORS:
         raise OSError(report.error, os.strerror(report.error))
