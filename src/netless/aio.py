@@ -18,9 +18,10 @@ from contextlib import suppress
 from functools import partial
 from weakref import WeakKeyDictionary
 
+import netless
+
 from ._isolation import DEFAULT, Isolation
 from ._native import RESOURCE_ERRORS
-from ._popen import Popen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ._signature import Launch, Path, Stream
+
+    Popen = netless.Popen[Any]
 
 __all__ = ["create_subprocess_exec", "create_subprocess_shell"]
 
@@ -104,7 +107,7 @@ async def connect(
     ``options`` are the streams and the rest of what :class:`netless.Popen` takes.
     """
     _refuse_text(is_shell, options)
-    popen = partial(Popen, command, shell=is_shell, bufsize=0, **options)
+    popen = partial(netless.Popen, command, shell=is_shell, bufsize=0, **options)
     starter = _starters.setdefault(loop, _Starter())
     starter.enter()
     try:
