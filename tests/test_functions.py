@@ -100,6 +100,8 @@ CALLS = [
 
 def takes(function: str, options: dict) -> bool:
     """Is this a call that subprocess's own function has parameters for, on this Python?"""
+    if function == "check_output" and sys.version_info < (3, 11):
+        return "check" not in options  # a TypeError there, the ValueError of later ones here
     if function not in SHELL:
         return True
     return options.keys() <= inspect.signature(getattr(subprocess, function)).parameters.keys()
@@ -277,6 +279,6 @@ def test_tests_of_the_page_pass_as_written(number: int, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         timeout=PATIENCE,
-        env={**os.environ, "PATH": "/nothing", "PYTHONPATH": str(tmp_path)},
+        env={**os.environ, "PATH": "/nothing"},
     )
     assert done.returncode == 0, done.stdout + done.stderr
