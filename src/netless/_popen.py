@@ -29,6 +29,29 @@ def uses_wrapper(isolation: Isolation) -> bool:
     return isolation.mechanism == "wrapper" or not _native.is_available()
 
 
+EXTENSION_MISSING = (
+    "the native extension of netless is missing: the wrapper isolates instead, slower and without"
+    " the seccomp filter and Landlock; install netless again, from a wheel or with a C compiler"
+)
+OWN_MODULES = ("netless", "subprocess")
+_has_warned = False
+
+
+def _warn_of_the_wrapper() -> None:
+    """Once, at the line that called netless; what was installed is weaker than what was meant."""
+    global _has_warned
+    if _has_warned:
+        return
+    import warnings
+
+    level, frame = 1, sys._getframe()
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in OWN_MODULES:
+        level, frame = level + 1, frame.f_back
+    wanted = 'Isolation(mechanism="wrapper") asks for it and is not warned'
+    warnings.warn(f"{EXTENSION_MISSING} ({wanted})", RuntimeWarning, stacklevel=level)
+    _has_warned = True
+
+
 class Popen(subprocess.Popen):  # type: ignore[type-arg]  # __init__.pyi has the types
     """A :class:`subprocess.Popen` whose child has no network.
 
@@ -50,6 +73,9 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]  # __init__.pyi has the
         isolation: what was asked for.
         mechanism: what the kernel was asked with, e.g. ``"namespace"``; None
             until the child was started.
+
+    Warns:
+        RuntimeWarning: once, where the wrapper isolates because the native extension is missing.
 
     Raises:
         NetworkIsolationUnavailable: the child could not be isolated and was not run.
@@ -175,6 +201,9 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]  # __init__.pyi has the
             restore_signals=restore_signals,
             rest=ids,
         )
+        if self.isolation.mechanism != "wrapper":
+            _wrapper.settle(self.isolation)  # where it cannot be had either, that is what is said
+            _warn_of_the_wrapper()
         execute = super()._execute_child  # type: ignore[misc]
         found = _wrapper.start(self.isolation, start, paths, execute, self.wait)
         self.mechanism = found.mechanism
