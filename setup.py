@@ -8,6 +8,7 @@ from pathlib import Path
 from setuptools import setup
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "csrc"))
+from build_commands import Build, BuildExtension
 from build_launcher import BuildLauncher
 
 stable_abi = platform.python_implementation() == "CPython" and not sysconfig.get_config_var(
@@ -17,6 +18,6 @@ stable_abi = platform.python_implementation() == "CPython" and not sysconfig.get
 setup(
     cffi_modules=["csrc/build.py:ffi"],
     scripts=["csrc/launcher.c"],
-    cmdclass={"build_scripts": BuildLauncher},
+    cmdclass={"build": Build, "build_ext": BuildExtension, "build_scripts": BuildLauncher},
     options={"bdist_wheel": {"py_limited_api": "cp310"}} if stable_abi else {},
 )

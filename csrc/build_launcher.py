@@ -7,6 +7,7 @@ interpreter's own C compiler.
 
 from __future__ import annotations
 
+import atexit
 import errno
 import importlib.util
 import json
@@ -35,7 +36,17 @@ PLATFORM_SOURCES = {
     "darwin": ["spawn.c", "fork.c", "channels.c", "macos.c", "no_namespaces.c"],
 }
 ELSEWHERE = ["unsupported.c", "no_namespaces.c"]
-ZIG_MACHINES = ("x86_64", "aarch64")
+# By the kernel's machine and whether the interpreter's words have 64 bits.
+ZIG_MACHINES = {
+    ("x86_64", True): "x86_64",
+    ("x86_64", False): "x86",
+    ("aarch64", True): "aarch64",
+}
+
+
+def say_at_the_end(message: str) -> None:
+    """A warning after everything else that this build prints."""
+    atexit.register(print, f"netless: WARNING: {message}.", file=sys.stderr, flush=True)
 
 
 class BuildLauncher(Command):
@@ -59,14 +70,17 @@ class BuildLauncher(Command):
     def run(self) -> None:
         """Without a compiler the package still installs, unless NETLESS_REQUIRE_NATIVE=1."""
         self.mkpath(self.build_dir)
+        output = Path(self.build_dir) / NAME
+        output.unlink(missing_ok=True)  # else a failed build would ship it
         if sys.platform == "win32":
             return
         try:
-            build(Path(self.build_dir) / NAME)
+            build(output)
         except (OSError, subprocess.CalledProcessError) as error:
             if os.environ.get("NETLESS_REQUIRE_NATIVE") == "1":
                 raise
             self.warn(f"{NAME} could not be built: {error}")
+            say_at_the_end(f"{NAME} could not be built: {error}")
 
 
 def build(output: Path) -> None:
@@ -81,20 +95,27 @@ def build(output: Path) -> None:
     link(output, last)
 
 
+def _word_flags() -> list[str]:
+    """A 64-bit kernel's compiler, asked for what a 32-bit interpreter is."""
+    is_32_bit = sys.maxsize < 2**32
+    return ["-m32"] if is_32_bit and platform.machine() == "x86_64" else []
+
+
 def _compilers() -> Iterator[list[str]]:
     chosen = os.environ.get("NETLESS_LAUNCHER_CC")
     if chosen:
         yield shlex.split(chosen)
         return
-    machine = platform.machine()
+    machine = ZIG_MACHINES.get((platform.machine(), sys.maxsize > 2**32))
     is_sanitized = os.environ.get("NETLESS_SANITIZE") == "1"
-    if sys.platform == "linux" and machine in ZIG_MACHINES and not is_sanitized:
+    if sys.platform == "linux" and machine and not is_sanitized:
         zig = [sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-musl"]
         if importlib.util.find_spec("ziglang") is not None:
             yield [*zig, "-static", "-ffunction-sections", "-Wl,--gc-sections"]
     own = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
     flags = [os.environ.get(name, "") for name in ("CFLAGS", "ARCHFLAGS", "LDFLAGS")]
-    yield [part for text in (own, *flags) for part in shlex.split(text)]
+    command = [part for text in (own, *flags) for part in shlex.split(text)]
+    yield [*command, *_word_flags()] if sys.platform == "linux" else command
 
 
 def link(output: Path, compiler: list[str], system: str = sys.platform) -> None:

@@ -21,6 +21,12 @@ from support import MUST_ISOLATE, WITHOUT_EXTENSION, ByLauncher, Listener, launc
 HERE = Path(__file__).resolve().parent
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if WITHOUT_EXTENSION:  # as these tests want it; test_packaging has those of the warning
+        ignored = "ignore:the native extension of netless is missing:RuntimeWarning"
+        config.addinivalue_line("filterwarnings", ignored)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if WITHOUT_EXTENSION and item.get_closest_marker("native"):

@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 import time
 import types
@@ -39,6 +40,15 @@ def need_module(name: str) -> None:
     """As :func:`need`, for what Python imports."""
     if importlib.util.find_spec(name) is None:
         (pytest.fail if MUST_ISOLATE else pytest.skip)(f"{name} is not installed")
+
+
+def need_uvloop() -> None:
+    """Where pyproject.toml asks for it, and there alone."""
+    if importlib.util.find_spec("uvloop") is None and (
+        sys.version_info >= (3, 15) or sys.implementation.name != "cpython"
+    ):
+        pytest.skip("there is no uvloop for this Python")
+    need_module("uvloop")
 
 
 def launcher() -> str:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import gc
+import importlib.util
 import os
 import signal
 import socket
@@ -15,11 +16,10 @@ import warnings
 from asyncio.subprocess import PIPE
 
 import pytest
-import uvloop
 
 import netless
 from netless import InheritedSocketError, Isolation, NetworkIsolationUnavailable, aio
-from support import PATIENCE, need, snapshot
+from support import PATIENCE, need, need_uvloop, snapshot
 
 pytestmark = pytest.mark.isolated
 
@@ -40,12 +40,22 @@ def warm() -> None:
         process = await asyncio.create_subprocess_exec("true", stdin=PIPE)
         await process.communicate()
 
-    loop = uvloop.new_event_loop()
-    loop.run_until_complete(first())
-    loop.close()
+    if importlib.util.find_spec("uvloop") is not None:
+        loop = new_loop("uvloop")
+        loop.run_until_complete(first())
+        loop.close()
 
 
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def new_loop(kind: str) -> asyncio.AbstractEventLoop:
+    if kind == "asyncio":
+        return asyncio.new_event_loop()
+    need_uvloop()
+    import uvloop
+
+    return uvloop.new_event_loop()
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
 def run(request):
     """Runs a coroutine on a loop of its own, which is closed at the end; nothing stays behind."""
 
@@ -53,7 +63,7 @@ def run(request):
         return await asyncio.wait_for(main, PATIENCE)
 
     before = snapshot()
-    loop = request.param()
+    loop = new_loop(request.param)
     try:
         yield lambda main: loop.run_until_complete(patient(main))
     finally:
@@ -294,7 +304,7 @@ def test_one_thread_for_all_children_and_none_after_them(run) -> None:
 
 def test_a_dropped_loop_takes_its_thread_with_it() -> None:
     """Even if it is closed before its child is reaped."""
-    loop = uvloop.new_event_loop()
+    loop = new_loop("uvloop")
     process = loop.run_until_complete(aio.create_subprocess_exec("sleep", "600"))
     assert starters()
     loop.close()
@@ -408,12 +418,16 @@ def test_cancelled_in_the_queue_is_never_started(run, marker) -> None:
 # ---- watching ----
 
 
-@pytest.mark.parametrize("error", [errno.ENOSYS, errno.EPERM])
-def test_without_pidfds_a_thread_waits(error: int, run, monkeypatch) -> None:
+def no_pidfd(monkeypatch, error: int = errno.ENOSYS) -> None:
     def refuse(pid: int) -> int:
         raise OSError(error, os.strerror(error))
 
     monkeypatch.setattr(os, "pidfd_open", refuse)
+
+
+@pytest.mark.parametrize("error", [errno.ENOSYS, errno.EPERM])
+def test_without_pidfds_a_thread_waits(error: int, run, monkeypatch) -> None:
+    no_pidfd(monkeypatch, error)
 
     async def main():
         process = await aio.create_subprocess_exec("sh", "-c", "exit 3")
@@ -422,6 +436,85 @@ def test_without_pidfds_a_thread_waits(error: int, run, monkeypatch) -> None:
         return await process.wait(), await other.wait()
 
     assert run(main()) == (3, -signal.SIGKILL)
+
+
+def is_there(pid: int) -> bool:
+    """Is it a child that nobody has reaped, so that its number is nobody else's?"""
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def watchers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if "netless-wait" in thread.name]
+
+
+@pytest.mark.parametrize("what", ["nothing", "signal", "close"])
+@pytest.mark.parametrize("way", ["pidfd", "thread"])
+def test_no_pid_is_given_back_before_its_end_is_known(way, what, run, monkeypatch) -> None:
+    """Else whoever asks for ``returncode`` first, and then signals the pid, can hit a stranger."""
+    if way == "thread":
+        no_pidfd(monkeypatch)
+
+    async def main():
+        process = await aio.create_subprocess_exec("sleep", "600")
+        os.kill(process.pid, signal.SIGKILL)
+        # From here on nothing comes in between: the loop does not run.
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        for thread in watchers():
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+        if what == "signal":
+            process.terminate()
+        if what == "close":
+            process._transport.close()
+        assert is_there(process.pid) == (process.returncode is None)
+        assert what == "close" or process.returncode is None
+        assert await process.wait() == -signal.SIGKILL
+        assert not is_there(process.pid)  # the control
+
+    run(main())
+
+
+@pytest.mark.parametrize("way", ["pidfd", "thread"])
+def test_a_pid_that_others_gave_back_is_not_signalled(way: str, run, monkeypatch) -> None:
+    """Nothing is sent to a number that is not the child's any more, by ``kill`` at least."""
+    told, kill = [], os.kill
+    if way == "thread":
+        no_pidfd(monkeypatch)
+    monkeypatch.setattr(os, "kill", lambda *arguments: told.append(arguments))
+
+    async def main():
+        process = await aio.create_subprocess_exec("sleep", "600")
+        kill(process.pid, signal.SIGKILL)
+        os.waitpid(process.pid, 0)
+        assert process.returncode is None
+        process.terminate()
+        process.kill()
+        await process.wait()
+
+    run(main())
+    assert told == []
+
+
+@pytest.mark.parametrize("way", ["pidfd", "thread"])
+def test_a_stopped_child_has_not_ended(way: str, run, monkeypatch) -> None:
+    if way == "thread":
+        no_pidfd(monkeypatch)
+
+    async def main():
+        process = await aio.create_subprocess_exec("sleep", "600")
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(process.wait(), 0.2)
+        assert process.returncode is None
+        process.kill()
+        assert await process.wait() == -signal.SIGKILL
+
+    run(main())
 
 
 def test_no_descriptor_left_for_the_pidfd_is_an_error(run, monkeypatch) -> None:
@@ -472,7 +565,7 @@ def test_five_hundred_concurrent_children_leave_nothing(kind: str, script) -> No
         import asyncio, resource, sys, threading, time
         sys.path.insert(0, sys.argv[1])
         from support import children, live_network_namespaces, snapshot
-        import netless, netless.aio, uvloop
+        import netless, netless.aio
         from asyncio.subprocess import PIPE
         from netless import Isolation
 
@@ -512,7 +605,10 @@ def test_five_hundred_concurrent_children_leave_nothing(kind: str, script) -> No
 
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(limit, 8192), limit))
-        new_loop = asyncio.new_event_loop if sys.argv[2] == "asyncio" else uvloop.new_event_loop
+        if sys.argv[2] == "asyncio":
+            from asyncio import new_event_loop as new_loop
+        else:
+            from uvloop import new_event_loop as new_loop
         for isolation in (Isolation(), Isolation(private=True)):
             netless.require(isolation)
         new_loop().close()
@@ -537,20 +633,25 @@ def test_five_hundred_concurrent_children_leave_nothing(kind: str, script) -> No
     assert done.stdout == "ok\n", done.stderr[-3000:]
 
 
-def test_loop_closed_over_a_live_child_ends_it(script) -> None:
+@pytest.mark.parametrize("way", ["pidfd", "thread"])
+def test_loop_closed_over_a_live_child_ends_it(way: str, script) -> None:
     done = script(
         """
-        import asyncio, gc, sys, warnings
+        import asyncio, gc, os, sys, time, warnings
         sys.path.insert(0, sys.argv[1])
         from support import snapshot
         import netless.aio
 
+        if sys.argv[2] == "thread":
+            del os.pidfd_open
         warnings.simplefilter("ignore", ResourceWarning)  # as asyncio's: unclosed transport
         netless.require()
         before = snapshot()
         loop = asyncio.new_event_loop()
         process = loop.run_until_complete(netless.aio.create_subprocess_exec("sleep", "600"))
         loop.close()
+        if sys.argv[2] == "thread":  # it holds on to the child
+            process._transport.close()
         del loop, process
         gc.collect()
         for _ in range(1000):
@@ -560,5 +661,6 @@ def test_loop_closed_over_a_live_child_ends_it(script) -> None:
                 break
         """,
         os.path.dirname(__file__),
+        way,
     )
     assert done.stdout == "ok\n", done.stderr

@@ -17,7 +17,16 @@ import pytest
 
 import netless
 from netless import Isolation, _launcher, _native
-from support import PATIENCE, ByLauncher, Listener, build_launcher, launcher, need, need_module
+from support import (
+    PATIENCE,
+    ByLauncher,
+    Listener,
+    build_launcher,
+    launcher,
+    need,
+    need_module,
+    need_uvloop,
+)
 
 pytestmark = [pytest.mark.isolated, pytest.mark.native]
 IS_ROOT = os.geteuid() == 0
@@ -78,7 +87,7 @@ def by_asyncio(command: list[str], tmp_path: Path) -> int:
 
 
 def by_uvloop(command: list[str], tmp_path: Path) -> int:
-    need_module("uvloop")
+    need_uvloop()
     source = (
         "import asyncio, sys, uvloop\n"
         "async def main():\n"

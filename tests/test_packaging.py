@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import os
+import platform
 import runpy
 import shutil
 import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
 
 import netless
-from support import MUST_ISOLATE
+from support import MUST_ISOLATE, PATIENCE, build_launcher, need
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.isolated
@@ -119,6 +122,241 @@ def test_required_extension_makes_a_missing_compiler_an_error(
     environment: Path, source: Path
 ) -> None:
     assert install(environment, source, NETLESS_REQUIRE_NATIVE="1").returncode != 0
+
+
+# ---- loud, where the extension is missing ----
+
+
+MISSING = "the native extension of netless is missing"
+
+
+def run_python(
+    environment: Path, source: str, *options: str, **variables: str
+) -> subprocess.CompletedProcess:
+    file = environment / "script.py"
+    file.write_text(source)
+    return subprocess.run(
+        [environment / "bin" / "python", *options, file],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        env={**os.environ, **variables},
+        timeout=PATIENCE,
+    )
+
+
+def test_first_launch_by_the_wrapper_warns_once(without_compiler: Path) -> None:
+    source = "import netless\nnetless.require()\nnetless.run(['true'])\nnetless.call('true')\n"
+    done = run_python(without_compiler, source)
+    assert done.returncode == 0
+    told = [line for line in done.stderr.splitlines() if MISSING in line]
+    assert len(told) == 1, done.stderr
+    # At the line of the program, not inside netless.
+    assert told[0].startswith(f"{without_compiler}/script.py:3: RuntimeWarning: {MISSING}")
+    assert 'Isolation(mechanism="wrapper")' in told[0]
+
+
+def test_as_an_error_the_warning_runs_nothing(without_compiler: Path, marker) -> None:
+    source = f"import netless\nfor _ in 'ab':\n  try: netless.run({list(marker.command)})\n"
+    source += "  except RuntimeWarning as error: print(error)\n"
+    done = run_python(without_compiler, source, "-W", "error")
+    assert done.stdout.count(MISSING) == 2, done.stderr
+    assert not marker.written()
+    assert run_python(without_compiler, source).returncode == 0  # the control
+    assert marker.written()
+
+
+def test_who_asks_for_the_wrapper_is_not_warned(without_compiler: Path) -> None:
+    source = "import netless\nwrapper = netless.Isolation(mechanism='wrapper')\n"
+    source += "print(netless.check_output(['id', '-u'], isolation=wrapper))"
+    done = run_python(without_compiler, source, "-W", "error")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_command_line_says_that_the_extension_is_missing(without_compiler: Path) -> None:
+    netless = without_compiler / "bin" / "netless"
+    for options, count in ((["--mechanism", "wrapper"], 0), ([], 1)):
+        done = subprocess.run(
+            [netless, "run", *options, "--", "echo", "x"], capture_output=True, text=True
+        )
+        assert done.stdout == "x\n"
+        assert done.stderr.count(f"netless: warning: {MISSING}") == count, done.stderr
+        assert len(done.stderr.splitlines()) == count
+    told = subprocess.run([netless, "doctor"], capture_output=True, text=True)
+    assert "warning: the native extension is missing" in told.stdout
+    assert told.stderr == ""
+
+
+# ---- what was built before is never what is installed ----
+
+
+def build(
+    environment: Path, source: Path, *command: str | Path, **variables: str
+) -> subprocess.CompletedProcess:
+    """With the compiler of this machine."""
+    need("gcc")
+    assert has_build_tools(environment)
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("NETLESS", "CC", "PYTHON"))}
+    clean["PATH"] = f"{environment / 'bin'}:/usr/bin:/bin"
+    return subprocess.run(
+        [environment / "bin" / "python", *command],
+        env={**clean, **variables},
+        cwd=source,
+        capture_output=True,
+        text=True,
+        timeout=5 * PATIENCE,
+    )
+
+
+PIP = ("-m", "pip", "-v", "--disable-pip-version-check")
+OFFLINE = ("--no-build-isolation", "--no-deps", "--no-index")
+IN_PLACE = ("setup.py", "build_ext", "--inplace")
+
+
+def in_wheel(environment: Path, source: Path, folder: Path) -> tuple[set[str], str]:
+    """The names of the files of a wheel that is built now, and what was said."""
+    done = build(environment, source, *PIP, "wheel", *OFFLINE, "-w", folder, source)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = folder.glob("netless-*.whl")
+    names = {Path(name).name for name in zipfile.ZipFile(wheel).namelist()}
+    wheel.unlink()
+    return names, done.stdout + done.stderr
+
+
+def break_extension(source: Path) -> None:
+    file = source / "csrc" / "descriptors.c"
+    file.write_text(f"#error broken\n{file.read_text()}")
+
+
+@pytest.fixture
+def tree(source: Path, tmp_path: Path) -> Path:
+    """A copy that may be broken."""
+    return Path(shutil.copytree(source, tmp_path / "tree", symlinks=True))
+
+
+EXTENSION = "_spawn.abi3.so"
+
+
+@pytest.mark.build
+def test_a_failed_build_ships_nothing_of_the_one_before(
+    environment: Path, tree: Path, tmp_path: Path
+) -> None:
+    if not has_extension_suffix(EXTENSION):
+        pytest.skip("this interpreter has no stable ABI")
+    ghost = tree / "src" / "netless" / "_ghost.py"
+    ghost.write_text("")
+    names, said = in_wheel(environment, tree, tmp_path)
+    assert {EXTENSION, "netless-exec", "_ghost.py", "_popen.py"} <= names  # the control
+    assert "WARNING" not in said
+    ghost.unlink()
+    break_extension(tree)
+    for left in ("bdist.*/wheel/netless", "scripts-*", "lib.*"):  # of a build that was interrupted
+        for parent in ("bdist.linux-x86_64/wheel/netless", "scripts-3.11", "lib"):
+            (tree / "build" / parent).mkdir(parents=True, exist_ok=True)
+        for folder in (tree / "build").glob(left):
+            (folder / "_interrupted.py").write_text("")
+    names, said = in_wheel(environment, tree, tmp_path)
+    assert "_popen.py" in names
+    assert not names & {EXTENSION, "netless-exec", "_ghost.py", "_interrupted.py"}
+    # Last, and not between a compiler's lines.
+    end = said[said.rindex("building extension") :] if "building extension" in said else ""
+    assert "the native extension could not be built" in end
+    assert "netless-exec could not be built" in end
+    assert "NETLESS_REQUIRE_NATIVE=1" in end
+
+
+def has_extension_suffix(name: str) -> bool:
+    return any(name == f"_spawn{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES)
+
+
+def extensions(tree: Path) -> list[str]:
+    return sorted(path.name for path in (tree / "src" / "netless").glob("_spawn*.so"))
+
+
+@pytest.mark.build
+@pytest.mark.parametrize("required", ["0", "1"])
+@pytest.mark.parametrize("way", ["setup.py", "pip install -e"])
+def test_a_failed_build_in_place_leaves_no_old_extension(
+    way: str, required: str, environment: Path, tree: Path
+) -> None:
+    editable = (
+        *PIP,
+        "install",
+        *OFFLINE,
+        "--force-reinstall",
+        "--target",
+        tree / "site",
+        "-e",
+        tree,
+    )
+    command = IN_PLACE if way == "setup.py" else editable
+    done = build(environment, tree, *command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    built = extensions(tree)
+    assert len(built) == 1  # the control
+    # Of an older build: the interpreter would rather load this one.
+    older = f"_spawn{importlib.machinery.EXTENSION_SUFFIXES[0]}"
+    (tree / "src" / "netless" / older).write_bytes(b"")
+    other = tree / "src" / "netless" / "_spawn.cpython-399-x86_64-linux-gnu.so"
+    other.write_bytes(b"")  # another interpreter's
+    break_extension(tree)
+    done = build(environment, tree, *command, NETLESS_REQUIRE_NATIVE=required)
+    assert (done.returncode == 0) == (required == "0"), done.stdout + done.stderr
+    assert extensions(tree) == [other.name]
+    if required == "0":
+        assert "the native extension could not be built" in done.stdout + done.stderr
+
+
+@pytest.mark.build
+def test_a_build_in_place_is_never_taken_for_up_to_date(environment: Path, tree: Path) -> None:
+    """Time stamps do not tell of another version or other switches."""
+    assert build(environment, tree, *IN_PLACE).returncode == 0
+    file = tree / "src" / "netless" / "__init__.py"
+    file.write_text(file.read_text().replace(netless.__version__, "99.0"))
+    code = "import sys; sys.path.insert(0, 'src'); import netless; print(netless._native.MECHANISM)"
+    done = build(environment, tree, "-c", code)
+    assert "was built as version" in done.stderr  # the control
+    assert build(environment, tree, *IN_PLACE).returncode == 0
+    done = build(environment, tree, "-c", code)
+    assert done.stdout.strip(), done.stderr
+
+
+@pytest.mark.build
+def test_a_folder_that_the_caller_chose_is_not_emptied(environment: Path, tree: Path) -> None:
+    """Only what is ours is taken out of it."""
+    chosen = tree / "chosen"
+    for name in ("netless/_ghost.py", "theirs/file.py", "theirs.py"):
+        (chosen / name).parent.mkdir(parents=True, exist_ok=True)
+        (chosen / name).write_text("")
+    done = build(environment, tree, "setup.py", "build", "--build-lib", chosen)
+    assert done.returncode == 0, done.stderr
+    found = {str(path.relative_to(chosen)) for path in chosen.rglob("*.py")}
+    assert {"theirs/file.py", "theirs.py", "netless/_popen.py"} <= found
+    assert "netless/_ghost.py" not in found
+
+
+@pytest.mark.build
+def test_the_launcher_has_the_interpreters_word_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A 32-bit interpreter on a 64-bit kernel, whose machine is x86_64 all the same."""
+    need("gcc")
+    if platform.machine() != "x86_64" or sys.maxsize < 2**32:
+        pytest.skip("this machine runs no 32-bit x86 programs beside its own")
+    module = build_launcher()
+    for bits, elf_class, machine in ((64, 2, 62), (32, 1, 3)):
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "maxsize", 2 ** (bits - 1) - 1)
+            compilers = list(module._compilers())
+        assert compilers
+        for number, compiler in enumerate(compilers):  # zig too, where it is installed
+            output = tmp_path / f"netless-exec-{bits}-{number}"
+            module.link(output, compiler)
+            header = output.read_bytes()[:20]
+            assert (header[4], header[18]) == (elf_class, machine), compiler
+            # Itself, since a program of the other word size may not run under its filter.
+            told = subprocess.check_output([output, "--", output, "--version"], timeout=PATIENCE)
+            assert told.startswith(b"netless-exec ")
 
 
 # ---- one version ----

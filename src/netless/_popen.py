@@ -7,13 +7,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from subprocess import PIPE, STDOUT, CalledProcessError, CompletedProcess, TimeoutExpired
+
+import netless
 
 from . import _diagnosis, _native
 from ._isolation import DEFAULT, Isolation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from subprocess import CompletedProcess
     from typing import Any, NoReturn
 
     from ._signature import Command, Path
@@ -25,6 +27,29 @@ IS_SUPPORTED = sys.platform in ("linux", "darwin")
 def uses_wrapper(isolation: Isolation) -> bool:
     """Is the external wrapper what this isolation comes down to here?"""
     return isolation.mechanism == "wrapper" or not _native.is_available()
+
+
+EXTENSION_MISSING = (
+    "the native extension of netless is missing: the wrapper isolates instead, slower and without"
+    " the seccomp filter and Landlock; install netless again, from a wheel or with a C compiler"
+)
+OWN_MODULES = ("netless", "subprocess")
+_has_warned = False
+
+
+def _warn_of_the_wrapper() -> None:
+    """Once, at the line that called netless; what was installed is weaker than what was meant."""
+    global _has_warned
+    if _has_warned:
+        return
+    import warnings
+
+    level, frame = 1, sys._getframe()
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in OWN_MODULES:
+        level, frame = level + 1, frame.f_back
+    wanted = 'Isolation(mechanism="wrapper") asks for it and is not warned'
+    warnings.warn(f"{EXTENSION_MISSING} ({wanted})", RuntimeWarning, stacklevel=level)
+    _has_warned = True
 
 
 class Popen(subprocess.Popen):  # type: ignore[type-arg]  # __init__.pyi has the types
@@ -48,6 +73,9 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]  # __init__.pyi has the
         isolation: what was asked for.
         mechanism: what the kernel was asked with, e.g. ``"namespace"``; None
             until the child was started.
+
+    Warns:
+        RuntimeWarning: once, where the wrapper isolates because the native extension is missing.
 
     Raises:
         NetworkIsolationUnavailable: the child could not be isolated and was not run.
@@ -173,6 +201,9 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]  # __init__.pyi has the
             restore_signals=restore_signals,
             rest=ids,
         )
+        if self.isolation.mechanism != "wrapper":
+            _wrapper.settle(self.isolation)  # where it cannot be had either, that is what is said
+            _warn_of_the_wrapper()
         execute = super()._execute_child  # type: ignore[misc]
         found = _wrapper.start(self.isolation, start, paths, execute, self.wait)
         self.mechanism = found.mechanism
@@ -233,6 +264,26 @@ def _raise_failure(report: Any, program: Path, cwd: Path | None) -> NoReturn:
 
 
 # ---- the functions of subprocess, on top of this Popen ----
+#
+# They find each other, and everything else that is public, in the module netless when they are
+# called, and call each other with the arguments that subprocess's do: what somebody replaces
+# there, a test above all, is what is used.
+
+# Whether getoutput and getstatusoutput of this Python have these parameters, and pass them on.
+PASSES_ENCODING = sys.version_info >= (3, 11)
+
+
+def _add_isolation(options: dict[str, Any], isolation: Isolation) -> None:
+    """Only where it is not the default: what stands in for Popen may not know it."""
+    is_default = isolation is DEFAULT or (type(isolation) is Isolation and isolation == DEFAULT)
+    if not is_default:
+        options["isolation"] = isolation
+
+
+def _text_options(encoding: str | None, errors: str | None) -> dict[str, Any]:
+    if PASSES_ENCODING or encoding is not None or errors is not None:
+        return {"encoding": encoding, "errors": errors}
+    return {}
 
 
 def run(
@@ -256,27 +307,27 @@ def run(
     if input is not None:
         if kwargs.get("stdin") is not None:
             raise ValueError("stdin and input arguments may not both be used.")
-        kwargs["stdin"] = PIPE
+        kwargs["stdin"] = netless.PIPE
     if capture_output:
         if kwargs.get("stdout") is not None or kwargs.get("stderr") is not None:
             raise ValueError("stdout and stderr arguments may not be used with capture_output.")
-        kwargs["stdout"] = kwargs["stderr"] = PIPE
+        kwargs["stdout"] = kwargs["stderr"] = netless.PIPE
 
-    with Popen(*popenargs, isolation=isolation, **kwargs) as process:
+    _add_isolation(kwargs, isolation)
+    with netless.Popen(*popenargs, **kwargs) as process:
         try:
             stdout, stderr = process.communicate(input, timeout=timeout)
-        except TimeoutExpired:
+        except netless.TimeoutExpired:
             process.kill()
             process.wait()
             raise
         except BaseException:
             process.kill()
             raise
-        status = process.poll()
-    assert status is not None
-    if check and status:
-        raise CalledProcessError(status, process.args, output=stdout, stderr=stderr)
-    return CompletedProcess(process.args, status, stdout, stderr)
+        status: Any = process.poll()
+        if check and status:
+            raise netless.CalledProcessError(status, process.args, output=stdout, stderr=stderr)
+    return netless.CompletedProcess(process.args, status, stdout, stderr)
 
 
 def check_output(
@@ -293,8 +344,9 @@ def check_output(
         # An explicit None means no input, not the parent's stdin.
         text = kwargs.get("text") or kwargs.get("universal_newlines")
         kwargs["input"] = "" if text or kwargs.get("encoding") or kwargs.get("errors") else b""
-    return run(
-        *popenargs, stdout=PIPE, timeout=timeout, check=True, isolation=isolation, **kwargs
+    _add_isolation(kwargs, isolation)
+    return netless.run(
+        *popenargs, stdout=netless.PIPE, timeout=timeout, check=True, **kwargs
     ).stdout
 
 
@@ -305,7 +357,8 @@ def call(
 
     ``timeout`` is in seconds.
     """
-    with Popen(*popenargs, isolation=isolation, **kwargs) as process:
+    _add_isolation(kwargs, isolation)
+    with netless.Popen(*popenargs, **kwargs) as process:
         try:
             return process.wait(timeout=timeout)
         except BaseException:
@@ -315,10 +368,11 @@ def call(
 
 def check_call(*popenargs: Any, isolation: Isolation = DEFAULT, **kwargs: Any) -> int:
     """:func:`subprocess.check_call` for a child without network: 0, or CalledProcessError."""
-    status = call(*popenargs, isolation=isolation, **kwargs)
+    command = kwargs.get("args")
+    _add_isolation(kwargs, isolation)
+    status = netless.call(*popenargs, **kwargs)
     if status:
-        command = kwargs["args"] if "args" in kwargs else popenargs[0]
-        raise CalledProcessError(status, command)
+        raise netless.CalledProcessError(status, popenargs[0] if command is None else command)
     return 0
 
 
@@ -330,18 +384,16 @@ def getstatusoutput(
     isolation: Isolation = DEFAULT,
 ) -> tuple[int, str]:
     """:func:`subprocess.getstatusoutput` for a shell command without network."""
-    completed = run(
-        cmd,
-        shell=True,
-        text=True,
-        stdout=PIPE,
-        stderr=STDOUT,
-        encoding=encoding,
-        errors=errors,
-        isolation=isolation,
-    )
-    output: str = completed.stdout
-    return completed.returncode, output.removesuffix("\n")
+    options = _text_options(encoding, errors)
+    _add_isolation(options, isolation)
+    try:
+        output: Any = netless.check_output(
+            cmd, shell=True, text=True, stderr=netless.STDOUT, **options
+        )
+        status = 0
+    except netless.CalledProcessError as error:
+        output, status = error.output, error.returncode
+    return status, output[:-1] if output[-1:] == "\n" else output
 
 
 def getoutput(
@@ -352,4 +404,6 @@ def getoutput(
     isolation: Isolation = DEFAULT,
 ) -> str:
     """:func:`subprocess.getoutput` for a shell command without network."""
-    return getstatusoutput(cmd, encoding=encoding, errors=errors, isolation=isolation)[1]
+    options = _text_options(encoding, errors)
+    _add_isolation(options, isolation)
+    return netless.getstatusoutput(cmd, **options)[1]

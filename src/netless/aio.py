@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 from asyncio.base_subprocess import BaseSubprocessTransport
 from asyncio.log import logger
@@ -18,9 +19,10 @@ from contextlib import suppress
 from functools import partial
 from weakref import WeakKeyDictionary
 
+import netless
+
 from ._isolation import DEFAULT, Isolation
 from ._native import RESOURCE_ERRORS
-from ._popen import Popen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ._signature import Launch, Path, Stream
+
+    Popen = netless.Popen[Any]
 
 __all__ = ["create_subprocess_exec", "create_subprocess_shell"]
 
@@ -104,7 +108,7 @@ async def connect(
     ``options`` are the streams and the rest of what :class:`netless.Popen` takes.
     """
     _refuse_text(is_shell, options)
-    popen = partial(Popen, command, shell=is_shell, bufsize=0, **options)
+    popen = partial(netless.Popen, command, shell=is_shell, bufsize=0, **options)
     starter = _starters.setdefault(loop, _Starter())
     starter.enter()
     try:
@@ -251,6 +255,7 @@ class _Transport(BaseSubprocessTransport):
     _proc: Popen
 
     def __init__(self, process: Popen, loop: AbstractEventLoop, *args: Any) -> None:
+        self._on_exit: Callable[[], object] = bool  # what watch() is told
         if type(loop).__module__.partition(".")[0] == "uvloop":
             for name in ("stdin", "stdout", "stderr"):
                 _lend(process, name)
@@ -262,17 +267,27 @@ class _Transport(BaseSubprocessTransport):
     def watch(self, pidfd: int, on_exit: Callable[[], object]) -> None:
         """Have the loop notice the child's end: by pidfd, or else by a thread that waits."""
         loop = self._loop
+        self._on_exit = on_exit
         if pidfd >= 0:
             self._pidfd = pidfd
-            loop.add_reader(pidfd, self._reap, on_exit)
+            loop.add_reader(pidfd, self._reap)
             return
-        arguments = (loop, self._proc, partial(self._reap, on_exit))
-        threading.Thread(target=_wait_for, args=arguments, daemon=True).start()
+        threading.Thread(
+            target=_wait_for,
+            name=f"netless-wait-{self._proc.pid}",
+            args=(loop, self._proc, self._reap),
+            daemon=True,
+        ).start()
 
-    def _reap(self, on_exit: Callable[[], object]) -> None:
+    # A pid is given back to the kernel, which may give it to a stranger, and its end is made
+    # known in one step of the loop: whoever finds no returncode there may signal the pid.
+
+    def _reap(self) -> None:
         """The child has ended."""
-        self._close_pidfd()
         process = self._proc
+        if self._returncode is not None:  # close() has seen it before
+            return
+        self._close_pidfd()
         if process.returncode is None:
             try:
                 _, status = os.waitpid(process.pid, 0)
@@ -280,8 +295,17 @@ class _Transport(BaseSubprocessTransport):
             except ChildProcessError:
                 process.returncode = UNKNOWN_STATUS
                 logger.warning("exit status of child %d was taken by others", process.pid)
-        on_exit()
-        self._process_exited(process.returncode)
+        try:
+            self._process_exited(process.returncode)
+        finally:
+            self._on_exit()
+
+    def close(self) -> None:
+        """As asyncio's, which reaps a child that has ended by asking it."""
+        super().close()
+        process, loop = self._proc, self._loop
+        if process is not None and process.returncode is not None and not loop.is_closed():
+            self._reap()
 
     def _close_pidfd(self) -> None:
         if self._pidfd >= 0:
@@ -289,10 +313,38 @@ class _Transport(BaseSubprocessTransport):
             os.close(self._pidfd)
             self._pidfd = -1
 
-    def send_signal(self, signal: int) -> None:
-        """Send it unless the child has ended; never to a process that got its number."""
+    def terminate(self) -> None:
+        """Send SIGTERM, as :meth:`send_signal` does."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL, as :meth:`send_signal` does."""
+        self.send_signal(signal.SIGKILL)
+
+    def send_signal(self, number: int) -> None:
+        """Send it unless the child's end is known; never to a process that got its number.
+
+        Not by Popen.send_signal, which reaps a child that has ended.
+        """
         self._check_proc()
-        self._proc.send_signal(signal)
+        process = self._proc
+        if self._returncode is not None or process.returncode is not None:
+            return
+        with suppress(ProcessLookupError):
+            if not self._signal_by_pidfd(number) and not _is_taken(process.pid):
+                os.kill(process.pid, number)
+
+    def _signal_by_pidfd(self, number: int) -> bool:
+        """False where that is not to be had; why a child may not be signalled, kill says."""
+        if self._pidfd < 0:
+            return False
+        try:
+            signal.pidfd_send_signal(self._pidfd, number)
+        except ProcessLookupError:
+            raise
+        except (AttributeError, OSError):
+            return False
+        return True
 
     def __del__(self) -> None:
         try:
@@ -316,7 +368,33 @@ def _lend(process: Popen, name: str) -> None:
     setattr(process, name, open(lent, file.mode, buffering=0, closefd=False))  # noqa: SIM115
 
 
+def _is_taken(pid: int) -> bool:
+    """Has somebody else reaped this child? Its number may be a stranger's then."""
+    if not hasattr(os, "waitid"):  # macOS before Python 3.13
+        return False
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+    except ChildProcessError:
+        return True
+    return False
+
+
 def _wait_for(loop: AbstractEventLoop, process: Popen, reap: Callable[[], object]) -> None:
-    process.wait()
-    with suppress(RuntimeError):  # the loop was closed meanwhile
+    """In a thread: see the child's end, and leave the child to the loop."""
+    if hasattr(os, "waitid"):
+        with suppress(ChildProcessError):  # taken by others
+            _wait_until_ended(process.pid)
+    else:  # nothing waits without reaping there: as asyncio's own thread
+        process.wait()
+    try:
         loop.call_soon_threadsafe(reap)
+    except RuntimeError:  # the loop was closed meanwhile
+        process.wait()
+
+
+def _wait_until_ended(pid: int) -> None:
+    while (found := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)) is not None:
+        if found.si_code != os.CLD_STOPPED:
+            return
+        # macOS tells of a stopped child as well; taken, so that the next call waits again.
+        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG)

@@ -18,7 +18,7 @@ from typing import NoReturn
 from . import __version__, _launcher, _native
 from ._errors import InheritedSocketError, NetworkIsolationUnavailable
 from ._isolation import Isolation
-from ._popen import candidates, uses_wrapper
+from ._popen import EXTENSION_MISSING, candidates, uses_wrapper
 
 FAILED, NOT_EXECUTABLE, NOT_FOUND = 125, 126, 127
 
@@ -137,6 +137,9 @@ def run(isolation: Isolation, command: Sequence[str]) -> int:
     if uses_wrapper(isolation):
         from . import _wrapper
 
+        if isolation.mechanism != "wrapper":
+            _wrapper.settle(isolation)
+            print(f"netless: warning: {EXTENSION_MISSING}", file=sys.stderr)
         _wrapper.become(isolation, command, paths)
     request = _native.Request(command, paths, restore_signals=True)
     report = _native.execute(isolation, request)
