@@ -28,6 +28,7 @@ LAYER_ERRORS = (
     errno.EINVAL,
     errno.E2BIG,
 )
+NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 PROC_STEPS = ("proc", "open-namespace", "verify-net", *MAPPING)
 
 
@@ -229,6 +230,20 @@ UNEXPLAINED = Finding(
     "is a mount point, would",
     "ask whoever runs this system which policy refuses user namespaces",
 )
+# What the wrapper's stage found out about where it had been put.
+DISPROVED = {
+    errno.EEXIST: Finding(
+        "refused",
+        "the wrapper program left the child in a namespace that is its caller's, or that "
+        "another child is in",
+        "unset NETLESS_WRAPPER, or let it name the unshare of util-linux",
+    ),
+    errno.ENOTEMPTY: Finding(
+        "refused",
+        "the wrapper program put the child into a network namespace that is not an empty one",
+        "unset NETLESS_WRAPPER, or let it name the unshare of util-linux",
+    ),
+}
 # What a step asked for, for the reader of an error that has no better explanation.
 PURPOSES = {
     "channel": "a socket pair to the new process",
@@ -243,9 +258,11 @@ PURPOSES = {
     "setns-net": "entering the kept network namespace",
     "unshare-net": "a network namespace for this child alone",
     "verify-net": "the proof that the child has left its parent's network",
+    "verify-user": "the proof that the child has left its parent's user namespace",
     "loopback": "raising the loopback device of the new namespace",
     "no-new-privs": "prctl(PR_SET_NO_NEW_PRIVS)",
     "bounding-set": "dropping capabilities for good",
+    "ambient-set": "dropping the capabilities that raised the loopback device",
     "capabilities": "dropping the capabilities that execve would take",
 }
 HINT = "run `netless doctor` for what this system allows"
@@ -314,9 +331,13 @@ def has_threads(count: int) -> NetworkIsolationUnavailable:
     )
 
 
-def unavailable(finding: Finding) -> NetworkIsolationUnavailable:
-    """The error for a finding that needed no launch."""
-    return NetworkIsolationUnavailable(finding.cause, finding.hint, meaning=finding.meaning)
+def unavailable(
+    finding: Finding, *, step: str | None = None, errno: int | None = None
+) -> NetworkIsolationUnavailable:
+    """The error for a finding; without a step where it needed no launch."""
+    return NetworkIsolationUnavailable(
+        finding.cause, finding.hint, step=step, errno=errno, meaning=finding.meaning
+    )
 
 
 def _out_of_space(step: str, try_unshare: Callable[[int], int]) -> Finding:
@@ -371,8 +392,8 @@ def _not_permitted(step: str, error: int) -> Finding | None:
     return None
 
 
-def _not_there(step: str) -> Finding:
-    has_proc = read("/proc/self/status") is not None
+def _not_there(step: str, error: int) -> Finding:
+    has_proc = error == errno.ENOENT and read("/proc/self/status") is not None
     return KERNEL if has_proc and step in ("verify-net", "open-namespace") else NO_PROC
 
 
@@ -389,8 +410,8 @@ def _find(step: str, error: int, try_unshare: Callable[[int], int]) -> Finding |
         return {errno.EPERM: ALREADY_SANDBOXED, errno.ETIMEDOUT: SANDBOX_HANGS}.get(error)
     if step in LAYER_REFUSED and error in LAYER_ERRORS:
         return LAYER_REFUSED[step]
-    if error == errno.ENOENT and step in PROC_STEPS:
-        return _not_there(step)
+    if error in NOT_THERE and step in PROC_STEPS:
+        return _not_there(step, error)
     if error in (errno.ENOSPC, errno.EUSERS) and step in MAKING:
         return _out_of_space(step, try_unshare)
     if error in (errno.EPERM, errno.EACCES):

@@ -5,6 +5,7 @@
  *   unshare=EPERM              every unshare
  *   clone&0x7e020000=EPERM     with one of these bits in the first argument
  *   prctl@22=EPERM             with this first argument
+ *   ioctl%0x894c=EPERM         with this second argument
  *
  * A caller without CAP_SYS_ADMIN gets no_new_privs, as it has to.
  */
@@ -23,7 +24,8 @@
 enum { MOST_INSTRUCTIONS = 256 };
 
 static const struct { const char *name; int number; } calls[] = {
-    {"clone", SYS_clone}, {"clone3", 435}, {"close_range", 436}, {"landlock_add_rule", 445},
+    {"clone", SYS_clone}, {"clone3", 435}, {"close_range", 436}, {"getsockopt", SYS_getsockopt},
+    {"ioctl", SYS_ioctl}, {"landlock_add_rule", 445},
     {"landlock_create_ruleset", 444}, {"landlock_restrict_self", 446}, {"mount", SYS_mount},
     {"prctl", SYS_prctl}, {"seccomp", SYS_seccomp}, {"setns", SYS_setns},
     {"socketpair", SYS_socketpair}, {"unshare", SYS_unshare},
@@ -69,10 +71,10 @@ static int error_number(const char *name)
     return -1;
 }
 
-/* The low half of the first argument: x86 and the other little-endian machines. */
+/* The low half of an argument: x86 and the other little-endian machines. */
 static void add_rule(const char *rule)
 {
-    size_t size = strcspn(rule, "&@=");
+    size_t size = strcspn(rule, "&@%=");
     const char *equals = strchr(rule, '=');
     int number = call_number(rule, size);
 
@@ -82,7 +84,8 @@ static void add_rule(const char *rule)
     emit(BPF_JMP | BPF_JEQ | BPF_K, (unsigned int)number, 0, rule[size] == '=' ? 1 : 3);
     if (rule[size] != '=') {
         unsigned int value = (unsigned int)strtoul(rule + size + 1, NULL, 0);
-        emit(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args), 0, 0);
+        emit(BPF_LD | BPF_W | BPF_ABS,
+             offsetof(struct seccomp_data, args) + (rule[size] == '%' ? 8 : 0), 0, 0);
         emit(BPF_JMP | (rule[size] == '&' ? BPF_JSET : BPF_JEQ) | BPF_K, value, 0, 1);
     }
     emit(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned int)error_number(equals + 1), 0, 0);
