@@ -79,14 +79,15 @@ def _isolate() -> str:
         pytest.UsageError: this process could not be isolated.
     """
     from netless import InheritedSocketError, Isolation, NetworkIsolationUnavailable
+    from netless._errors import descriptor_in_words
     from netless._process import enter
 
     try:
         plan = enter(Isolation(loopback=True))
     except InheritedSocketError as error:
         raise pytest.UsageError(
-            f"--netless: {error.summary()}, open before the session began. A plugin may have "
-            "opened it (-p no:NAME leaves one out), or the process that started pytest"
+            f"--netless: {descriptor_in_words(error)}, open before the session began. A plugin "
+            "may have opened it (-p no:NAME leaves one out), or the process that started pytest"
         ) from None
     except NetworkIsolationUnavailable as error:
         raise pytest.UsageError(f"--netless: {error}{_threads(error.cause)}") from None

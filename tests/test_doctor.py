@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from support import PATIENCE, need
+from support import PATIENCE, is_plain, need
 
 pytestmark = pytest.mark.isolated
 DOCTOR = [sys.executable, "-m", "netless", "doctor"]
@@ -62,6 +62,7 @@ def test_failed_step_is_named_with_cause_and_hint(limit: str, cause: str) -> Non
     assert status == 1
     assert told["error"]["cause"] == cause
     assert told["error"]["hint"]
+    assert is_plain(told["error"]["summary"])
     assert results(told)["unshare"] == "failed"
     assert results(told)["clone"] == "ok"
     assert results(told)["seccomp"] == "not reached"

@@ -19,7 +19,7 @@ import pytest
 import netless
 import support
 from netless import _diagnosis, _launcher, _native
-from support import MUST_ISOLATE, need
+from support import MUST_ISOLATE, is_plain, need
 
 pytestmark = pytest.mark.isolated
 
@@ -147,6 +147,7 @@ def expect_error(found: dict, cause: str, step: str | None, name: str | None, *w
         assert word in found["text"]
     assert found["meaning"]
     assert found["hint"]
+    assert is_plain(found["summary"])
 
 
 def expect_filter(found: dict, cause: str, step: str, name: str) -> None:

@@ -33,14 +33,15 @@ PROC_STEPS = ("proc", "open-namespace", "verify-net", *MAPPING)
 
 
 class Finding:
-    """Cause, what the errno means here, and the narrowest remedy."""
+    """Cause, what the errno means here, the narrowest remedy, and all that in plain words."""
 
-    __slots__ = ("cause", "hint", "meaning")
+    __slots__ = ("cause", "hint", "meaning", "summary")
 
-    def __init__(self, cause: str, meaning: str, hint: str) -> None:
+    def __init__(self, cause: str, meaning: str, hint: str, summary: str) -> None:
         self.cause = cause
         self.meaning = meaning
         self.hint = hint
+        self.summary = summary
 
 
 def read(path: str) -> str | None:
@@ -137,98 +138,121 @@ SECCOMP = Finding(
     "RestrictNamespaces=)",
     "run the container with a seccomp profile that allows unshare, clone and setns; or ask for "
     'Isolation(fallback="filter"); or run the whole container with --network none',
+    "A system call filter around this process, such as a container's, refuses new namespaces.",
 )
 APPARMOR = Finding(
     "apparmor-restricted",
     "AppArmor restricts unprivileged user namespaces (Ubuntu 23.10 and newer, or this program's "
     "own profile)",
     "install an AppArmor profile with the rule `userns,` for this program",
+    "AppArmor keeps this program from using a new user namespace.",
 )
 SELINUX = Finding(
     "blocked-by-selinux",
     "SELinux denies new user namespaces",
     "allow user_namespace create for this domain in the SELinux policy",
+    "The SELinux policy denies new user namespaces.",
 )
 NO_PROC = Finding(
-    "proc-missing", "/proc does not show this process", "mount proc at /proc, then try again"
+    "proc-missing",
+    "/proc does not show this process",
+    "mount proc at /proc, then try again",
+    "The proc file system does not show this process.",
 )
 USERNS_SYSCTL = Finding(
     "user-namespaces-disabled",
     "user.max_user_namespaces is used up or 0 (this is a limit, not the disk)",
     "raise it: sysctl user.max_user_namespaces=10000",
+    "This system's limit for user namespaces is used up or zero.",
 )
 DEBIAN_SYSCTL = Finding(
     "user-namespaces-disabled",
     "kernel.unprivileged_userns_clone is 0",
     "set it: sysctl kernel.unprivileged_userns_clone=1",
+    "This system lets nobody but root make user namespaces.",
 )
 NETNS_LIMIT = Finding(
     "network-namespace-limit",
     "user.max_net_namespaces is used up or 0 (this is a limit, not the disk)",
     "raise it: sysctl user.max_net_namespaces=10000; children share one namespace unless "
     "private=True or loopback=True asks for more",
+    "This system's limit for network namespaces is used up or zero.",
 )
 NESTED = Finding(
     "nested-too-deep",
     "user namespaces nest at most 32 deep (this is a limit, not the disk); or an outer "
     "namespace's user.max_user_namespaces is used up",
     "start this from an outer namespace (outside Flatpak, or without bwrap --disable-userns)",
+    "User namespaces are nested too deep here, or an outer limit for them is used up.",
 )
 UNMAPPED = Finding(
     "unmapped-caller",
     "the caller's own uid or gid has no mapping in its user namespace",
     "map the caller's ids when that namespace is made, or run from the parent namespace",
+    "The user or the group of this process is not mapped in its user namespace.",
 )
 CHROOT = Finding(
     "inside-chroot",
     "the kernel refuses new user namespaces inside a chroot",
     "enter the directory by pivot_root or as a container instead of chroot",
+    "The kernel refuses new user namespaces inside a chroot.",
 )
 SETFCAP = Finding(
     "missing-capability",
     "mapping uid 0 needs CAP_SETFCAP since Linux 5.12",
     "keep CAP_SETFCAP in this process's capabilities, or run as another uid than 0",
+    "Root cannot map itself into a new user namespace without the right to set file capabilities.",
 )
 KERNEL = Finding(
     "kernel-unsupported",
     "this kernel, or the emulator that stands in for it, has no user and network namespaces",
     "use a kernel with CONFIG_USER_NS and CONFIG_NET_NS",
+    "This kernel has no user and network namespaces.",
 )
 WSL1 = Finding(
-    "kernel-unsupported", "WSL 1 has no namespaces", "use WSL 2: wsl --set-version DISTRO 2"
+    "kernel-unsupported",
+    "WSL 1 has no namespaces",
+    "use WSL 2: wsl --set-version DISTRO 2",
+    "The first version of WSL has no namespaces.",
 )
 POWERLESS = Finding(
     "refused",
     "this system gives no power over a new namespace's loopback device",
     "do without loopback=True; nothing else needs that power",
+    "This system gives no power over the loopback device of a new namespace.",
 )
 LAYER_REFUSED = {
     "seccomp": Finding(
         "seccomp-missing",
         "this kernel, or a sandbox around this process, refuses new seccomp filters",
         "allow seccomp(2) in that sandbox, or use a kernel with CONFIG_SECCOMP_FILTER",
+        "This kernel, or a sandbox around this process, refuses new system call filters.",
     ),
     "landlock": Finding(
         "landlock-missing",
         "this kernel, or a sandbox around this process, refuses new Landlock domains",
         "allow the landlock_* system calls in that sandbox; Landlock nests at most 16 deep",
+        "This kernel, or a sandbox around this process, refuses new Landlock domains.",
     ),
 }
 DIED = Finding(
     "refused",
     "the process at the other end was killed before it could report",
     "try again, and look for what kills it: the kernel log names the out-of-memory killer",
+    "The process that was to be isolated was killed before it could report.",
 )
 STALE = Finding(
     "refused",
     "the kept namespace's descriptors were closed or replaced while a child was being started",
     "look for code in this process that closes descriptors which are not its own",
+    "The namespace's handles were closed or replaced while a child was being started.",
 )
 UNEXPLAINED = Finding(
     "refused",
     "nothing that can be seen from here explains it; a security module, or a chroot whose root "
     "is a mount point, would",
     "ask whoever runs this system which policy refuses user namespaces",
+    "This system refuses new user namespaces and does not say why.",
 )
 # What the wrapper's stage found out about where it had been put.
 DISPROVED = {
@@ -237,11 +261,13 @@ DISPROVED = {
         "the wrapper program left the child in a namespace that is its caller's, or that "
         "another child is in",
         "unset NETLESS_WRAPPER, or let it name the unshare of util-linux",
+        "The wrapper program left the child in a namespace that others are in.",
     ),
     errno.ENOTEMPTY: Finding(
         "refused",
         "the wrapper program put the child into a network namespace that is not an empty one",
         "unset NETLESS_WRAPPER, or let it name the unshare of util-linux",
+        "The wrapper program put the child into a network namespace that is not empty.",
     ),
 }
 # What a step asked for, for the reader of an error that has no better explanation.
@@ -272,43 +298,56 @@ NO_LANDLOCK = Finding(
     "landlock-missing",
     "without a namespace, only Landlock keeps a child from the memory of other processes",
     "use Linux 6.7 or newer with Landlock enabled (lsm=landlock,...), or allow user namespaces",
+    "Isolation without a namespace needs Landlock, which is not to be had here.",
 )
 ROOT = Finding(
     "privileged-caller",
     "no filter holds back a caller with the capabilities of root",
     "drop the capabilities, run as another user, or use the namespace mechanism",
+    "Isolation without a namespace cannot hold back a process with the powers of root.",
 )
 NO_SECCOMP = Finding(
     "seccomp-missing",
     "only a seccomp filter can give what was asked for",
     "use a kernel with CONFIG_SECCOMP_FILTER on a machine that netless has a filter for, or ask "
     "for less: the namespace mechanism with unix_sockets=True",
+    "What was asked for needs a system call filter, which is not to be had here.",
 )
 ALREADY_SANDBOXED = Finding(
     "already-sandboxed",
     "a process that is in a macOS sandbox cannot enter another one",
     "start this outside of that sandbox; whether it allows the network is not known from here",
+    "A process in a macOS sandbox cannot enter another one.",
 )
 SANDBOX_HANGS = Finding(
     "sandbox-timeout",
     "the child did not isolate itself in time, probably for a lock that a thread held at the fork",
     "start children before threads, or from a process without threads",
+    "The child did not isolate itself in time.",
 )
 NO_EXTENSION = Finding(
     "extension-missing",
     "only the native extension can isolate a process that does not execute a program",
     "install netless from a wheel, or with a C compiler at hand",
+    "What was asked for needs the native part of netless, which is not installed.",
 )
 UNKNOWN_MULTIPROCESSING = Finding(
     "python-unsupported",
     "this Python's multiprocessing starts processes in a way that netless does not know",
     "use a newer netless, or netless.Popen",
+    "This version of Python starts processes in a way that netless does not know.",
 )
-NOT_HERE = Finding("mechanism-unavailable", "", 'ask for mechanism="auto"')
+NOT_HERE = Finding(
+    "mechanism-unavailable",
+    "the mechanism that was asked for does not exist on this system",
+    'ask for mechanism="auto"',
+    "The mechanism that was asked for does not exist here.",
+)
 NO_HOOK = Finding(
     "mechanism-unavailable",
     "the native extension cannot fork PyPy, for preexec_fn or multiprocessing's fork",
     'leave preexec_fn out or ask for mechanism="wrapper"; use the start method "spawn"',
+    "The native part of netless cannot fork this Python interpreter.",
 )
 
 
@@ -318,6 +357,7 @@ def unsupported_platform() -> NetworkIsolationUnavailable:
         "unsupported-platform",
         "use Linux or macOS; on Windows that is WSL 2",
         meaning=f"there is no mechanism for {sys.platform!r}",
+        summary="There is no way to isolate processes on this operating system.",
     )
 
 
@@ -328,6 +368,7 @@ def has_threads(count: int) -> NetworkIsolationUnavailable:
         "call netless.isolate() before anything starts a thread, at the top of the program; "
         "some libraries start threads when they are imported",
         meaning=f"this process has {count} threads, and only one of them could be isolated",
+        summary="This process has threads already, and only one of them could be isolated.",
     )
 
 
@@ -336,7 +377,12 @@ def unavailable(
 ) -> NetworkIsolationUnavailable:
     """The error for a finding; without a step where it needed no launch."""
     return NetworkIsolationUnavailable(
-        finding.cause, finding.hint, step=step, errno=errno, meaning=finding.meaning
+        finding.cause,
+        finding.hint,
+        step=step,
+        errno=errno,
+        meaning=finding.meaning,
+        summary=finding.summary,
     )
 
 
@@ -432,9 +478,20 @@ def explain(
     if step == "sandbox-init" and os.strerror(errno.EPERM) in detail:
         error = errno.EPERM  # sandbox_init promises a text, not an errno
     finding = _find(step, error, try_unshare) or Finding(
-        "refused", f"the step is {PURPOSES[step]}" if step in PURPOSES else "", HINT
+        "refused",
+        f"the step is {PURPOSES[step]}" if step in PURPOSES else "",
+        HINT,
+        refused_in_words(error),
     )
-    meaning = ": ".join(filter(None, (finding.meaning, detail)))
-    return NetworkIsolationUnavailable(
-        finding.cause, finding.hint, step=step, errno=error or None, meaning=meaning
-    )
+    found = unavailable(finding, step=step, errno=error or None)
+    found.meaning = ": ".join(filter(None, (finding.meaning, detail)))
+    return found
+
+
+def refused_in_words(error: int | None) -> str:
+    """The sentence for a step that nothing else is known about."""
+    words = os.strerror(error).lower().replace("-", " ") if error else ""
+    if not words.replace(" ", "").isalpha() or any(len(word) > 23 for word in words.split()):
+        words = ""
+    reason = f", {words}," if words else ""
+    return f"The system refused one step of the isolation{reason} and nothing was run."

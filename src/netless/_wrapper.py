@@ -65,6 +65,7 @@ def _missing(meaning: str, error: int | None = None) -> NetworkIsolationUnavaila
         f"install util-linux, or set {OVERRIDE} to the absolute path of unshare",
         errno=error,
         meaning=meaning,
+        summary="The wrapper program is missing or cannot be executed.",
     )
 
 
@@ -82,6 +83,7 @@ def _os_errors(step: str, what: str) -> Iterator[None]:
             step=step,
             errno=error.errno,
             meaning=f"{what}: {error}",
+            summary=_diagnosis.refused_in_words(error.errno),
         ) from error
 
 
@@ -107,6 +109,7 @@ def _needs_extension(what: str) -> NetworkIsolationUnavailable:
         "extension-missing",
         "install netless from a wheel, or with a C compiler at hand",
         meaning=f"{what} needs the native extension",
+        summary=_diagnosis.NO_EXTENSION.summary,
     )
 
 
@@ -186,6 +189,7 @@ class _Launch:
                 "set sys.executable to the path of a Python interpreter",
                 meaning="the wrapper proves the isolation by a Python program, and this process "
                 "knows no interpreter (sys.executable)",
+                summary="The wrapper needs a Python interpreter, and this process knows none.",
             )
         stage = [sys.executable, "-I", "-S", str(Path(_stage.__file__))]
         return [*prefix, *stage, str(self.orders), str(self.report_write)]
@@ -323,6 +327,7 @@ def _wrapper_failed(report: bytes, complaints: bytes) -> Exception:
             "use util-linux 2.34 or newer, or install netless with its extension",
             step="unshare",
             meaning=text,
+            summary="The wrapper program is too old.",
         )
     message = text.splitlines()[-1].rpartition(": ")[2] if text else ""
     numbers = (number for number in errno.errorcode if os.strerror(number) == message)

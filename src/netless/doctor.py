@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from . import __version__, _diagnosis, _launcher, _native
+from ._errors import without_hint
 from ._isolation import Isolation
 from ._popen import uses_wrapper
 from ._probe import Probe, probe
@@ -100,7 +101,8 @@ def report(isolation: Isolation) -> tuple[Probe, dict[str, Any]]:
             "cause": error.cause,
             "step": error.step,
             "errno": error.errno,
-            "message": error.summary(),
+            "message": without_hint(error),
+            "summary": error.summary,
             "hint": error.hint,
         },
         "steps": [{"step": name, "result": result} for name, result in steps(isolation, found)],
@@ -124,7 +126,7 @@ def _text(found: Probe, everything: dict[str, Any]) -> list[str]:
         lines = [f"netless {__version__}: ready ({found.mechanism})"]
     else:
         lines = [f"netless {__version__}: not available here", ""]
-        lines.append(f"error: {found.error.summary()}")
+        lines.append(f"error: {without_hint(found.error)}")
         lines += [f"hint: {found.error.hint}"] * bool(found.error.hint)
     lines += [f"warning: {told}" for told in everything["warnings"]]
     if found.error is None:
