@@ -382,6 +382,6 @@ def test_guarantees_are_what_was_installed() -> None:
     usual = {"ip", "inherited-sockets", "vm-sockets", "unix-abstract", "key-upcalls"}
     usual |= {"tty-injection", "no-way-back", "siblings"}
     assert netless.probe().guarantees == usual
-    assert netless.probe(NO_UNIX).guarantees == usual | {"unix-path"}
+    assert netless.probe(NO_UNIX).guarantees == usual | {"unix-path", "names"}
     vouched = netless.probe(Isolation(inherit_sockets=True)).guarantees
     assert vouched == usual - {"inherited-sockets"}

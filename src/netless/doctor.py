@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import json
 import os
 import platform
+import stat
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +24,7 @@ SCHEMA = 1
 
 ALL_GUARANTEES = (
     "ip",
+    "names",
     "inherited-sockets",
     "vm-sockets",
     "unix-abstract",
@@ -29,6 +34,57 @@ ALL_GUARANTEES = (
     "no-way-back",
     "siblings",
 )
+
+# Sockets of daemons that look names up outside for whoever asks.
+RESOLVERS = (
+    "/run/nscd/socket",
+    "/var/run/nscd/socket",
+    "/run/systemd/resolve/io.systemd.Resolve",
+    "/run/dbus/system_bus_socket",  # systemd-resolved and Avahi
+    "/run/avahi-daemon/socket",
+)
+# Sockets of daemons that do other things outside.
+DAEMONS = (
+    "/run/docker.sock",
+    "/run/podman/podman.sock",
+    "/run/containerd/containerd.sock",
+    "/run/libvirt/libvirt-sock",
+    "$XDG_RUNTIME_DIR/bus",
+    "$SSH_AUTH_SOCK",
+)
+# Devices that lead out of every namespace; only examples of the kind. Not /dev/net/tun: what
+# it makes is in the opener's own namespace.
+DEVICES = (
+    "/dev/infiniband/uverbs*",
+    "/dev/tap[0-9]*",  # macvtap
+    "/dev/ttyACM*",  # modems
+    "/dev/ttyUSB*",
+    "/dev/vhost-vsock",
+    "/dev/vport*",  # to the host of a virtual machine
+)
+
+
+def _usable_sockets(paths: Iterable[str]) -> list[str]:
+    """Those that are there for this user, each once whatever its names."""
+    found: dict[tuple[int, int], str] = {}
+    for path in map(os.path.expandvars, paths):
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue
+        if stat.S_ISSOCK(status.st_mode) and os.access(path, os.W_OK):
+            found.setdefault((status.st_dev, status.st_ino), path)
+    return list(found.values())
+
+
+def _usable_devices() -> list[str]:
+    found = []
+    for path in sorted(path for pattern in DEVICES for path in glob.glob(pattern)):
+        with contextlib.suppress(OSError):
+            is_device = stat.S_ISCHR(os.stat(path).st_mode)
+            if is_device and (os.access(path, os.R_OK) or os.access(path, os.W_OK)):
+                found.append(path)
+    return found
 
 
 def facts() -> dict[str, Any]:
@@ -56,6 +112,8 @@ def facts() -> dict[str, Any]:
             "chroot": _diagnosis.is_chroot(),
             "wsl": "Microsoft" in platform.release() or "microsoft" in platform.release(),
             "infiniband": os.path.isdir("/dev/infiniband"),
+            "local_sockets": _usable_sockets((*RESOLVERS, *DAEMONS)),
+            "device_nodes": _usable_devices(),
         }
     return found
 
@@ -74,13 +132,32 @@ def steps(isolation: Isolation, found: Probe) -> list[tuple[str, str]]:
 def warnings(found: Probe, known: dict[str, Any]) -> list[str]:
     """What does not stop isolation but should be known."""
     told = []
-    if known.get("infiniband"):
-        told.append("RDMA devices in /dev/infiniband are shared across network namespaces")
+    told += _warnings_of_sockets(found, known.get("local_sockets", ()))
+    if known.get("device_nodes") and found.available:
+        devices = ", ".join(known["device_nodes"])
+        told.append(f"devices lead outside, and this user may open them: {devices}")
     if known.get("uid") == 0 and found.available:
         told.append("children of root can write root-owned files, such as /proc/sys and /etc")
     if found.mechanism == "wrapper":
         told.append("the native extension is missing: slower, and no seccomp filter or Landlock")
     return told
+
+
+def _warnings_of_sockets(found: Probe, paths: Iterable[str]) -> list[str]:
+    """What the child reaches by path, as far as it is well known."""
+    resolvers = [path for path in paths if path in RESOLVERS]
+    daemons = [path for path in paths if path not in RESOLVERS]
+    remedy = "" if found.mechanism == "wrapper" else "; unix_sockets=False closes that"
+    told = []
+    if found.available and resolvers and "names" not in found.guarantees:
+        told.append(f"names are looked up outside through the socket {_listed(resolvers)}{remedy}")
+    if found.available and daemons and "unix-path" not in found.guarantees:
+        told.append(f"a child reaches the socket of a daemon, {_listed(daemons)}{remedy}")
+    return told
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def report(isolation: Isolation) -> tuple[Probe, dict[str, Any]]:
@@ -146,4 +223,6 @@ def _text(found: Probe, everything: dict[str, Any]) -> list[str]:
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(value) or "none"
     return "unknown" if value is None else str(value)
