@@ -10,7 +10,6 @@ import platform
 import stat
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from . import __version__, _diagnosis, _launcher, _native
@@ -19,7 +18,7 @@ from ._isolation import Isolation
 from ._popen import uses_wrapper
 from ._probe import Probe, probe
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the JSON; raised when a key changes its meaning or goes away."""
 
 ALL_GUARANTEES = (
@@ -119,14 +118,12 @@ def facts() -> dict[str, Any]:
 
 
 def steps(isolation: Isolation, found: Probe) -> list[tuple[str, str]]:
-    """Each isolation step of the launch and its result; none where netless does not take them."""
-    failed = None if found.error is None else found.error.step
-    nothing_tried = found.error is not None and failed is None
-    if nothing_tried or uses_wrapper(isolation) or found.mechanism == "seatbelt":
-        return []
-    if found.mechanism == "filter":
-        isolation = replace(isolation, mechanism="filter", private=False)
-    return _native.launch_steps(isolation, failed)
+    """The launch step that failed, or else what became of each layer of the seal."""
+    if found.error is not None:
+        return [] if found.error.step is None else [(found.error.step, "failed")]
+    if uses_wrapper(isolation) or found.mechanism == "seatbelt":
+        return []  # without a seal
+    return _native.launch_layers(isolation)
 
 
 def warnings(found: Probe, known: dict[str, Any]) -> list[str]:
@@ -137,7 +134,15 @@ def warnings(found: Probe, known: dict[str, Any]) -> list[str]:
         devices = ", ".join(known["device_nodes"])
         told.append(f"devices lead outside, and this user may open them: {devices}")
     if known.get("uid") == 0 and found.available:
-        told.append("children of root can write root-owned files, such as /proc/sys and /etc")
+        told.append(
+            "children of root can write root-owned files, such as /proc/sys and /etc; user= gives "
+            "them another user"
+        )
+        if "siblings" not in found.guarantees and found.mechanism == "namespace":
+            told.append(
+                "children of root write the settings of the network namespace that they share; "
+                "private=True or user= closes that"
+            )
     if found.mechanism == "wrapper":
         told.append("the native extension is missing: slower, and no seccomp filter or Landlock")
     return told
@@ -213,8 +218,8 @@ def _text(found: Probe, everything: dict[str, Any]) -> list[str]:
             for name in ALL_GUARANTEES
         ]
     if everything["steps"]:
-        lines += ["", "Launch steps:"]
-        lines += [f"  {entry['result']:<11}  {entry['step']}" for entry in everything["steps"]]
+        lines += ["", "Launch step:" if found.error else "Layers of the seal:"]
+        lines += [f"  {entry['result']:<9}  {entry['step']}" for entry in everything["steps"]]
     lines += ["", "This system:"]
     known = everything["facts"].items()
     return lines + [f"  {name.replace('_', ' ')}: {_shown(value)}" for name, value in known]
