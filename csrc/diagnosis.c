@@ -243,6 +243,8 @@ static const struct netless_finding *find(int step, int error)
         return error == EPERM ? &ALREADY_SANDBOXED : NULL;
     if (IS_AMONG(error, NOT_THERE) && IS_AMONG(step, PROC_STEPS))
         return not_there(step, error);
+    if (error == EROFS && IS_AMONG(step, MAPPING))
+        return &READ_ONLY_PROC;
     if ((error == ENOSPC || error == EUSERS) && IS_AMONG(step, MAKING))
         return out_of_space(step);
     if (error == EPERM || error == EACCES)

@@ -132,6 +132,8 @@ def is_wsl1() -> bool:
     return os.uname().release.endswith("-Microsoft")
 
 
+# True in every place whose hint has it; what it takes is looked at when it is asked for.
+OR_FILTER = 'or, without the capabilities of root, ask for Isolation(fallback="filter")'
 SECCOMP = Finding(
     "blocked-by-seccomp",
     "a seccomp filter refuses new namespaces (a container's default profile, or systemd's "
@@ -156,8 +158,14 @@ SELINUX = Finding(
 NO_PROC = Finding(
     "proc-missing",
     "/proc does not show this process",
-    "mount proc at /proc, then try again",
+    f"mount proc at /proc, then try again; {OR_FILTER}",
     "The proc file system does not show this process.",
+)
+READ_ONLY_PROC = Finding(
+    "refused",
+    "/proc is mounted read-only, and a new user namespace is set up by writing there",
+    f"mount proc read-write; {OR_FILTER}",
+    "The proc file system is read only, so a new user namespace cannot be set up.",
 )
 USERNS_SYSCTL = Finding(
     "user-namespaces-disabled",
@@ -200,7 +208,7 @@ CHROOT = Finding(
 SETFCAP = Finding(
     "missing-capability",
     "mapping uid 0 needs CAP_SETFCAP since Linux 5.12",
-    "keep CAP_SETFCAP in this process's capabilities, or run as another uid than 0",
+    f"keep CAP_SETFCAP in this process's capabilities, or run as another uid than 0; {OR_FILTER}",
     "Root cannot map itself into a new user namespace without the right to set file capabilities.",
 )
 KERNEL = Finding(
@@ -458,6 +466,8 @@ def _find(step: str, error: int, try_unshare: Callable[[int], int]) -> Finding |
         return LAYER_REFUSED[step]
     if error in NOT_THERE and step in PROC_STEPS:
         return _not_there(step, error)
+    if error == errno.EROFS and step in MAPPING:
+        return READ_ONLY_PROC
     if error in (errno.ENOSPC, errno.EUSERS) and step in MAKING:
         return _out_of_space(step, try_unshare)
     if error in (errno.EPERM, errno.EACCES):
