@@ -364,8 +364,8 @@ def test_no_proc() -> None:
     expect_error(found, "proc-missing", "proc", "ENOENT", 'fallback="filter"')
     # No /proc tells where a child is: that it runs, and by which mechanism.
     source = (
-        'import netless; p = netless.Popen(["true"], isolation=netless.Isolation(fallback="filter"));'
-        "print(p.mechanism, p.wait())"
+        'import netless; there = netless.Isolation(fallback="filter");'
+        'p = netless.Popen(["true"], isolation=there); print(p.mechanism, p.wait())'
     )
     inner = f'{script}; exec {shlex.join(POWERLESS)} "$@"'
     done = there((*MOUNTS, "sh", "-ec", inner, "sh"), "", [sys.executable, "-c", source])

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import netless
-from netless import Isolation
+from netless import Isolation, _native
 from support import PATIENCE, need
 
 pytestmark = pytest.mark.isolated
@@ -329,6 +329,51 @@ def test_bubblewrap_as_root_needs_a_user_namespace() -> None:
     assert netless.call([bwrap, "--unshare-user", *everything]) == 0
 
 
-@pytest.mark.skipif(IS_ROOT, reason="as an ordinary user")
+@pytest.mark.native
 def test_bubblewrap_as_anybody_else() -> None:
-    assert netless.call([need("bwrap"), "--dev-bind", "/", "/", "true"]) == 0
+    options = {"user": 65534, "group": 65534, "extra_groups": []} if IS_ROOT else {}
+    assert netless.call([need("bwrap"), "--dev-bind", "/", "/", "true"], **options) == 0
+
+
+CONFINE = """
+import ctypes, errno, os, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+create, add, restrict, everything = 444, 445, 446, (1 << 14) - 1  # REFER is among them
+folder = sys.argv[1]
+attribute = struct.pack("Q", everything)
+rules = libc.syscall(create, attribute, len(attribute), 0)
+root = os.open("/", os.O_PATH)
+assert libc.syscall(add, rules, 1, struct.pack("<Qi", everything, root), 0) == 0
+libc.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
+assert libc.syscall(restrict, rules, 0) == 0
+open(f"{folder}/a/file", "w").close()
+try:
+    os.rename(f"{folder}/a/file", f"{folder}/b/file")
+except OSError as error:
+    print(errno.errorcode[error.errno])
+else:
+    print("renamed")
+"""
+
+
+@pytest.mark.native
+@pytest.mark.skipif(_native.landlock_abi() < 6, reason="no domain of netless's own (Linux 6.12)")
+def test_a_child_that_confines_itself_by_landlock_cannot_rename_across_directories(
+    tmp_path: Path,
+) -> None:
+    """And the way out that the threat model gives."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    command = [sys.executable, "-c", CONFINE, str(tmp_path)]
+    assert subprocess.check_output(command) == b"renamed\n"
+    assert netless.check_output(command) == b"EXDEV\n"
+    wrapper = Isolation(mechanism="wrapper")
+    assert netless.check_output(command, isolation=wrapper) == b"renamed\n"
+
+
+@pytest.mark.native
+def test_32_bit_programs_by_socketcall_have_no_sockets(programs) -> None:
+    """As the i386 glibc of Debian makes them; a C library that calls socket(2) has them."""
+    program = [programs("socketcall.c", "-m32")]
+    assert subprocess.check_output(program) == b"open open\n"
+    assert netless.check_output(program) == b"ENOSYS open\n"
