@@ -355,20 +355,19 @@ def _guarantees(plan: Any) -> frozenset[str]:
     has_domain = bool(plan.layers & lib.NETLESS_LAYER_LANDLOCK)
     has_scope = has_domain and bool(plan.landlock_scoped)
     shuts_paths = has_domain if plan.landlock_fs else has_filter
-    has_no_paths = not plan.unix_sockets and shuts_paths
     return frozenset(
         name
         for name, holds in {
             "ip": True,
             # Neither a daemon nor the kernel's own helper looks up what the child wants.
-            "names": has_no_paths and has_filter,
+            "names": not plan.unix_sockets and shuts_paths and has_filter,
             "no-way-back": True,
             "inherited-sockets": not plan.inherit_sockets,
             "vm-sockets": has_filter,
             "key-upcalls": has_filter,
             "tty-injection": has_filter,
             "unix-abstract": has_namespace or has_scope,
-            "unix-path": has_no_paths,
+            "unix-path": not plan.unix_sockets and shuts_paths,
             # A user namespace of its own shuts siblings out as well; a private network
             # namespace alone leaves them the memory of each other.
             "siblings": (has_scope and has_filter) or plan.way == lib.NETLESS_WAY_MAKE,
