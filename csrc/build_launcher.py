@@ -182,7 +182,10 @@ def texts() -> str:
             _array("int", name, map(_step, getattr(diagnosis, name)))
             for name in ("MAKING", "MAPPING", "PROC_STEPS")
         ),
-        _array("int", "LAYER_ERRORS", (errno.errorcode[n] for n in diagnosis.LAYER_ERRORS)),
+        *(
+            _array("int", name, (errno.errorcode[number] for number in getattr(diagnosis, name)))
+            for name in ("LAYER_ERRORS", "NOT_THERE")
+        ),
         _purposes(diagnosis.PURPOSES),
         *_findings(diagnosis),
     ]

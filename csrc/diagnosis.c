@@ -204,9 +204,9 @@ static const struct netless_finding *not_permitted(int step, int error)
     return NULL;
 }
 
-static const struct netless_finding *not_there(int step)
+static const struct netless_finding *not_there(int step, int error)
 {
-    int has_proc = access("/proc/self/status", R_OK) == 0;
+    int has_proc = error == ENOENT && access("/proc/self/status", R_OK) == 0;
 
     return has_proc && (step == NETLESS_STEP_VERIFY_NET || step == NETLESS_STEP_OPEN_NAMESPACE)
                ? &KERNEL
@@ -241,8 +241,10 @@ static const struct netless_finding *find(int step, int error)
         return &STALE;
     if (step == NETLESS_STEP_SANDBOX_INIT)
         return error == EPERM ? &ALREADY_SANDBOXED : NULL;
-    if (error == ENOENT && IS_AMONG(step, PROC_STEPS))
-        return not_there(step);
+    if (IS_AMONG(error, NOT_THERE) && IS_AMONG(step, PROC_STEPS))
+        return not_there(step, error);
+    if (error == EROFS && IS_AMONG(step, MAPPING))
+        return &READ_ONLY_PROC;
     if ((error == ENOSPC || error == EUSERS) && IS_AMONG(step, MAKING))
         return out_of_space(step);
     if (error == EPERM || error == EACCES)

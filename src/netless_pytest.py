@@ -10,12 +10,10 @@ import os
 
 import pytest
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 VARIABLE = "NETLESS_SESSION"
-"""In the environment of an isolated session: its network namespace."""
+"""In the environment of an isolated session: what tells its place from every other."""
+
+POWERS = 1 << 12 | 1 << 21  # CAP_NET_ADMIN, CAP_SYS_ADMIN: a session has put them away for good
 
 SKIPPED = pytest.mark.skip(reason="needs the network, which --netless takes away")
 in_force = pytest.StashKey[str]()
@@ -81,20 +79,21 @@ def _isolate() -> str:
         pytest.UsageError: this process could not be isolated.
     """
     from netless import InheritedSocketError, Isolation, NetworkIsolationUnavailable
+    from netless._errors import descriptor_in_words
     from netless._process import enter
 
     try:
         plan = enter(Isolation(loopback=True))
     except InheritedSocketError as error:
         raise pytest.UsageError(
-            f"--netless: {error.summary()}, open before the session began. A plugin may have "
-            "opened it (-p no:NAME leaves one out), or the process that started pytest"
+            f"--netless: {descriptor_in_words(error)}, open before the session began. A plugin "
+            "may have opened it (-p no:NAME leaves one out), or the process that started pytest"
         ) from None
     except NetworkIsolationUnavailable as error:
         raise pytest.UsageError(f"--netless: {error}{_threads(error.cause)}") from None
     except (OSError, ValueError) as error:
         raise pytest.UsageError(f"--netless: {error}") from None
-    os.environ[VARIABLE] = _namespace() or ""
+    os.environ[VARIABLE] = f"{_identity() or ''}/{_filters()}"
     guarantees = ", ".join(sorted(plan.guarantees))
     return f"no network but a loopback of its own; {plan.mechanism}: {guarantees}"
 
@@ -113,29 +112,47 @@ def _inside() -> str | None:
     """What is in force where this process was started inside an isolated session.
 
     Such as xdist's workers, which have threads before this code runs.  The variable
-    alone proves nothing: it must name this process's own namespace, and that must
-    have no route that leaves it.
+    alone proves nothing: it must name the very namespaces that this process is in, and
+    these must be, and hold, what a session makes.  In doubt it is another session.
     """
-    namespace = _namespace()
-    if namespace is None or os.environ.get(VARIABLE) != namespace:
+    from netless import _stage
+
+    claimed, _, filters = os.environ.get(VARIABLE, "").rpartition("/")
+    if not filters.isdigit() or claimed != _identity():
         return None
-    if any(interface != "lo" for interface in _routed()):
+    try:
+        is_owner = _stage.network_owner() == _stage.namespace("user")
+        held = _stage.holds()
+    except OSError:
+        return None
+    if not is_owner or "lo is up" not in held or held - _stage.LOOPBACK:
+        return None
+    if _filters() < int(filters) or _status("CapBnd", 16) & POWERS:
         return None
     return "inside the isolation of the session that started this one"
 
 
-def _namespace() -> str | None:
+def _identity() -> str | None:
+    """The namespaces of this process.
+
+    Inode numbers are given out again, what comes before them is not; older kernels do
+    not tell it.
+    """
+    from netless import _stage
+
     try:
-        found = os.stat("/proc/self/ns/net")
+        numbers = (*_stage.namespace("net"), *_stage.namespace("user"))
     except OSError:  # not Linux
         return None
-    return f"{found.st_dev}:{found.st_ino}"
+    return "/".join(map(str, (_stage.network_id(), *numbers)))
 
 
-def _routed() -> Iterator[str]:
-    """The interfaces that the routes of this network namespace lead to."""
-    with open("/proc/self/net/route") as file:
-        yield from (line.split()[0] for line in file if not line.startswith("Iface"))
-    if os.path.exists("/proc/self/net/ipv6_route"):
-        with open("/proc/self/net/ipv6_route") as file:
-            yield from (line.split()[-1] for line in file)
+def _filters() -> int:
+    """How many seccomp filters are in force; before Linux 5.9 whether there are any."""
+    return _status("Seccomp_filters") or _status("Seccomp") // 2
+
+
+def _status(field: str, base: int = 10) -> int:
+    from netless import _diagnosis
+
+    return int(_diagnosis.status(field) or "0", base)

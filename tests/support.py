@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -66,6 +67,12 @@ def build_launcher() -> types.ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def is_plain(text: str) -> bool:
+    """One sentence for people: no token, nothing that a log's redaction takes for a secret."""
+    is_sentence = re.fullmatch(r"[A-Z][A-Za-z0-9 ,;'.]*[a-z0-9]\.", text) and ". " not in text
+    return bool(is_sentence) and not re.search(r"\w{24,}", text)
 
 
 class ByLauncher:

@@ -166,7 +166,7 @@ def test_doctor_says_ready() -> None:
 def test_doctor_prints_json_with_a_schema_version() -> None:
     done = subprocess.run([*DOCTOR, "--json"], capture_output=True, text=True, timeout=PATIENCE)
     told = json.loads(done.stdout)
-    assert told["schema"] == 1
+    assert told["schema"] == 2
     assert told["available"] is True
     assert told["mechanism"] == "namespace"
     assert told["error"] is None

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from support import PATIENCE, need
+from support import PATIENCE, is_plain, need
 
 pytestmark = pytest.mark.isolated
 DOCTOR = [sys.executable, "-m", "netless", "doctor"]
@@ -28,19 +28,47 @@ def results(told: dict) -> dict[str, str]:
     return {entry["step"]: entry["result"] for entry in told["steps"]}
 
 
-def test_every_step_is_ok_where_isolation_works() -> None:
+def test_layers_that_were_installed_and_left_out_are_told_where_isolation_works() -> None:
     status, told = doctor()
     assert status == 0
-    assert told["schema"] == 1
+    assert told["schema"] == 2
     assert told["available"]
-    assert set(results(told).values()) <= {"ok", "left out"}
-    assert results(told)["seccomp"] == results(told)["landlock"] == "ok"
-    expected = "left out" if os.geteuid() == 0 else "ok"
-    assert results(told)["no-new-privs"] == expected
+    assert results(told) == {
+        "no-new-privs": "left out" if os.geteuid() == 0 else "installed",
+        "bounding-set": "installed",
+        "landlock": "installed",
+        "seccomp": "installed",
+    }
+
+
+def test_a_layer_that_is_refused_is_left_out(programs) -> None:
+    prefix = (programs("deny.c", "-static"), "seccomp=EPERM", "prctl@22=EPERM", "--")
+    told = doctor(prefix=prefix)[1]
+    assert results(told)["seccomp"] == "left out"
+    assert results(told)["landlock"] == "installed"
+
+
+@pytest.mark.parametrize("flags", [(), ("--loopback",)])
+def test_only_the_step_that_failed_is_told(flags: tuple[str, ...]) -> None:
+    """Which steps went before it was a guess: setgroups comes after uid-map, or not at all."""
+    inside = () if os.geteuid() == 0 else (need("unshare"), "--user", "--map-root-user", "--")
+    keep = (need("setpriv"), "--bounding-set=-setfcap", "--inh-caps=-all")
+    status, told = doctor(*flags, prefix=(*inside, *keep))
+    assert (status, told["error"]["step"]) == (1, "uid-map")
+    assert told["steps"] == [{"step": "uid-map", "result": "failed"}]
+    done = subprocess.run([*inside, *keep, *DOCTOR], stdout=subprocess.PIPE, text=True)
+    assert "failed     uid-map" in done.stdout
+    assert "setgroups" not in done.stdout
+
+
+def test_the_step_that_failed_is_told_for_the_wrapper_as_well() -> None:
+    told = doctor("--mechanism", "wrapper", prefix=(*REFUSE, "max_user_namespaces"))[1]
+    assert told["steps"] == [{"step": "unshare", "result": "failed"}]
+    assert doctor("--mechanism", "wrapper")[1]["steps"] == []
 
 
 def test_flags_judge_the_request_that_they_describe() -> None:
-    assert results(doctor("--loopback")[1])["loopback"] == "ok"
+    assert doctor("--loopback")[1]["available"]
     assert "unix-path" in doctor("--no-unix-sockets")[1]["guarantees"]
     assert doctor("--mechanism", "wrapper")[1]["mechanism"] == "wrapper"
     status, told = doctor("--mechanism", "filter")
@@ -62,10 +90,18 @@ def test_failed_step_is_named_with_cause_and_hint(limit: str, cause: str) -> Non
     assert status == 1
     assert told["error"]["cause"] == cause
     assert told["error"]["hint"]
-    assert results(told)["unshare"] == "failed"
-    assert results(told)["clone"] == "ok"
-    assert results(told)["seccomp"] == "not reached"
+    assert is_plain(told["error"]["summary"])
+    assert results(told) == {"unshare": "failed"}
     assert "disk" not in told["error"]["hint"]
+
+
+def test_root_is_told_what_its_children_share() -> None:
+    for flags in ((), ("--private",)):
+        told = doctor(*flags)[1]
+        is_warned = any("that they share" in text for text in told["warnings"])
+        assert is_warned == (told["facts"]["uid"] == 0 and "siblings" not in told["guarantees"])
+        has_files = any("root-owned files" in text for text in told["warnings"])
+        assert has_files == (told["facts"]["uid"] == 0)
 
 
 def test_facts_that_matter_are_told() -> None:
@@ -83,7 +119,7 @@ def test_text_reads_without_colour_and_says_the_same() -> None:
         "ready (namespace)",
         "closed  ip",
         "open    unix-path",
-        "setns-net",
+        "installed  landlock",
         "landlock abi",
     ):
         assert part in done.stdout

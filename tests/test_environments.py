@@ -19,7 +19,7 @@ import pytest
 import netless
 import support
 from netless import _diagnosis, _launcher, _native
-from support import MUST_ISOLATE, need
+from support import MUST_ISOLATE, is_plain, need
 
 pytestmark = pytest.mark.isolated
 
@@ -150,6 +150,7 @@ def expect_error(found: dict, cause: str, step: str | None, name: str | None, *w
         assert word in found["text"]
     assert found["meaning"]
     assert found["hint"]
+    assert is_plain(found["summary"])
 
 
 def expect_filter(found: dict, cause: str, step: str, name: str) -> None:
@@ -351,9 +352,37 @@ def test_outer_limit_used_up() -> None:
 MOUNTS = (*ROOT_INSIDE, "--mount", "--")
 
 
+# What is left of root when it has no capability, from within the shell that made the place.
+POWERLESS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+
+
+def observe_without_powers(script: str, **isolation) -> dict:
+    """In that place, without the capabilities that it was made with."""
+    need("setpriv")
+    inner = f'{script}; exec {shlex.join(POWERLESS)} "$@"'
+    return observe((*MOUNTS, "sh", "-ec", inner, "sh"), isolation)
+
+
 def test_no_proc() -> None:
-    found = observe(MOUNTS, script="mount -t tmpfs none /proc")
-    expect_error(found, "proc-missing", "proc", "ENOENT")
+    script = "mount -t tmpfs none /proc"
+    found = observe(MOUNTS, script=script)
+    expect_error(found, "proc-missing", "proc", "ENOENT", 'fallback="filter"')
+    # No /proc tells where a child is: that it runs, and by which mechanism.
+    source = (
+        'import netless; there = netless.Isolation(fallback="filter");'
+        'p = netless.Popen(["true"], isolation=there); print(p.mechanism, p.wait())'
+    )
+    inner = f'{script}; exec {shlex.join(POWERLESS)} "$@"'
+    done = there((*MOUNTS, "sh", "-ec", inner, "sh"), "", [sys.executable, "-c", source])
+    assert done.stdout == "filter 0\n" or not HAS_FILTER_MECHANISM, done.stderr
+
+
+def test_proc_that_cannot_be_written() -> None:
+    script = "mount --rbind /proc /proc; mount -o remount,bind,ro /proc"
+    for found in (observe(MOUNTS, script=script), observe_without_powers(script)):
+        expect_error(found, "refused", "uid-map", "EROFS", "read-only", 'fallback="filter"')
+    found = observe_without_powers(script, fallback="filter")
+    expect_filter(found, "refused", "uid-map", "EROFS")
 
 
 def test_proc_of_another_pid_namespace() -> None:
@@ -409,7 +438,12 @@ def test_chroot_whose_root_is_a_mount_point(tmp_path: Path) -> None:
 def test_root_without_setfcap() -> None:
     inside = () if IS_ROOT else ROOT_INSIDE
     found = observe((*inside, "setpriv", "--bounding-set=-setfcap", "--inh-caps=-all"))
-    expect_error(found, "missing-capability", "uid-map", "EPERM", "CAP_SETFCAP")
+    words = ("CAP_SETFCAP", 'fallback="filter"')
+    expect_error(found, "missing-capability", "uid-map", "EPERM", *words)
+    found = observe((*inside, *POWERLESS))
+    expect_error(found, "missing-capability", "uid-map", "EPERM", *words)
+    found = observe((*inside, *POWERLESS), {"fallback": "filter"})
+    expect_filter(found, "missing-capability", "uid-map", "EPERM")
 
 
 @pytest.mark.parametrize("kept", ["setfcap", "setfcap,setuid,setgid", "setfcap,setuid"])
@@ -506,7 +540,8 @@ FILTERED = {"/proc/self/status": "Seccomp:\t2\n"}
         ({}, "unshare-net", "ENOSPC", "network-namespace-limit", "private=True"),
         ({}, "channel", "EPIPE", "refused", "killed"),
         ({}, "stale", "", "refused", "descriptors"),
-        ({}, "uid-map", "EROFS", "refused", "uid_map"),
+        ({}, "uid-map", "EROFS", "refused", "read-only"),
+        ({}, "uid-map", "EIO", "refused", "uid_map"),
         ({}, "seccomp", "EINVAL", "seccomp-missing", "seccomp(2)"),
         ({}, "landlock", "E2BIG", "landlock-missing", "16 deep"),
     ],

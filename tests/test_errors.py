@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import pickle
 import socket
 import subprocess
+from pathlib import Path
 
 import pytest
 
 import netless
-from netless import InheritedSocketError, NetworkIsolationUnavailable
+from netless import InheritedSocketError, NetworkIsolationUnavailable, _diagnosis, _native, _wrapper
+from support import is_plain
 
+CLASS = "NetworkIsolationUnavailable"
 CODE = "cave_sandbox_os_network_isolation_unavailable"
 
 
@@ -36,6 +40,72 @@ def test_unavailable_survives_pickling() -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert vars(copy) == vars(error)
     assert str(copy) == str(error)
+
+
+def test_summary_survives_pickling_and_is_never_empty() -> None:
+    error = NetworkIsolationUnavailable("c", summary="It is refused.")
+    assert pickle.loads(pickle.dumps(error)).summary == error.summary == "It is refused."
+    for other in (
+        NetworkIsolationUnavailable("c"),
+        NetworkIsolationUnavailable("c", "h", step="s"),
+    ):
+        assert isinstance(other.summary, str)
+        assert is_plain(other.summary)
+
+
+def test_is_plain_knows_what_is_not() -> None:
+    """The control of the tests below."""
+    assert is_plain("The kernel, since Linux 5.12, refuses it.")
+    for text in (
+        *("", "no capital.", "No end", "Two. Sentences.", "A blocked-by-seccomp token.", "A_b."),
+        *(f"{CODE}.", "The file /proc/self/status.", "A" + "b" * 24 + ".", 'Ask for mode="x".'),
+    ):
+        assert not is_plain(text)
+
+
+FINDINGS = [
+    each
+    for value in vars(_diagnosis).values()
+    for each in (value.values() if isinstance(value, dict) else [value])
+    if isinstance(each, _diagnosis.Finding)
+]
+
+
+@pytest.mark.parametrize("finding", FINDINGS, ids=lambda finding: finding.cause)
+def test_every_finding_has_its_sentence(finding) -> None:
+    error = _diagnosis.unavailable(finding)
+    assert is_plain(error.summary)
+    assert error.summary != NetworkIsolationUnavailable("x").summary
+
+
+def test_every_step_and_errno_has_its_sentence() -> None:
+    for step in (*_native.STEPS.values(), "ambient-set", "sandbox-init"):
+        for number in (*errno.errorcode, 0, 9999):
+            error = _diagnosis.explain(step, number, lambda flags: 0)
+            assert is_plain(error.summary), (step, number, error.summary)
+
+
+def test_other_errors_have_their_sentences() -> None:
+    for error in (_diagnosis.unsupported_platform(), _diagnosis.has_threads(2)):
+        assert is_plain(error.summary)
+    for cause, complaint in (
+        ("wrapper-too-old", b"unshare: unrecognized option '--map-current-user'"),
+        ("refused", b"unshare: something else"),
+    ):
+        error = _wrapper._wrapper_failed(b"", complaint)
+        assert error.cause == cause
+        assert is_plain(error.summary)
+
+
+def test_no_error_is_made_without_a_sentence() -> None:
+    """Whoever adds a cause is to think of it."""
+    made = 0
+    for file in Path(netless.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == CLASS:
+                assert "summary" in {keyword.arg for keyword in node.keywords}, (file, node.lineno)
+                made += 1
+    assert made > 4
 
 
 def test_inherited_socket_error_survives_pickling() -> None:

@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -202,13 +204,103 @@ def test_the_last_option_counts(reaching: Project) -> None:
     assert reaching.outcomes == {"it": "passed"}
 
 
-def test_the_variable_of_a_session_proves_nothing(reaching: Project) -> None:
-    routes = Path("/proc/net/route").read_text().splitlines()[1:]
-    if all(line.split()[0] == "lo" for line in routes):
-        pytest.skip("this machine has no route but its loopback's: there is nothing to claim")
-    found = os.stat("/proc/self/ns/net")
-    reaching.run("--netless", NETLESS_SESSION=f"{found.st_dev}:{found.st_ino}")
-    assert reaching.outcomes == {"it": "failure"}
+# A variable that says what a session in this very place would have said.
+CLAIM = f"""
+    place=$({sys.executable} -c 'import netless_pytest; print(netless_pytest._identity())')
+    export NETLESS_SESSION=$place/0
+    exec "$@\""""
+ROUTED = """
+    unshare --net setpriv --pdeathsig KILL sh -c 'echo $$; exec sleep 60' > other &
+    until [ -s other ]; do sleep 0.01; done
+    ip link add v0 type veth peer name v1
+    ip link set v1 netns $(cat other)
+    echo 1 > /proc/sys/net/ipv6/conf/v0/disable_ipv6
+    ip link set v0 up
+    ip addr add 10.9.9.1/32 dev v0
+    ip rule add pref 9 lookup 100
+    ip route add 10.9.9.2/32 dev v0 table 100
+    nsenter --net=/proc/$(cat other)/ns/net sh -ec '
+        ip link set v1 up; ip addr add 10.9.9.2/32 dev v1; ip route add 10.9.9.1/32 dev v1
+        exec setpriv --pdeathsig KILL python3 -c "$SERVE" > port' &
+    until [ -s port ]; do sleep 0.01; done"""
+LOCAL = """
+    ip link set lo up
+    setpriv --pdeathsig KILL python3 -c "$SERVE" > port &
+    until [ -s port ]; do sleep 0.01; done"""
+SERVE = (
+    "import socket; s = socket.create_server(('', 0)); print(s.getsockname()[1], flush=True)\n"
+    "while True: s.accept()[0].close()"
+)
+THERE = """
+import pathlib, socket
+
+def test_it():
+    port = int(pathlib.Path("port").read_text())
+    socket.create_connection(("{}", port), 20).close()
+"""
+
+
+@pytest.mark.parametrize("place", ["routes in another table", "a listener on loopback"])
+def test_the_variable_of_a_session_proves_nothing(project: Project, place: str) -> None:
+    for program in ("ip", "nsenter", "setpriv"):
+        need(program)
+    made, address = (ROUTED, "10.9.9.2") if place.startswith("routes") else (LOCAL, "127.0.0.1")
+    project.write("test_it.py", THERE.format(address))
+    for claimed, expected in (((), "passed"), (("--netless",), "failure")):
+        for name in ("other", "port"):
+            (project.folder / name).unlink(missing_ok=True)
+        prefix = ("unshare", "--user", "--map-root-user", "--net", "--", "sh", "-ec")
+        done = project.run(*claimed, prefix=(*prefix, made + CLAIM, "sh"), SERVE=SERVE)
+        assert project.outcomes == {"it": expected}, done.stdout
+
+
+def test_who_is_in_the_namespaces_of_a_session_but_not_in_its_seal_is_not_inside(
+    project: Project,
+) -> None:
+    """Such as a debugger's shell by nsenter, with the session's environment."""
+    need("nsenter")
+    project.write(
+        "test_it.py",
+        """
+        import os, pathlib, time
+        def test_it():
+            pathlib.Path("new").write_text(f"{os.getpid()} {os.environ['NETLESS_SESSION']}")
+            os.rename("new", "pid")
+            while not os.path.exists("done"):
+                time.sleep(0.01)
+        """,
+    )
+    project.write(
+        "test_seal.py",
+        """
+        import pathlib
+        def test_seal():
+            assert "Seccomp:\\t2" in pathlib.Path("/proc/self/status").read_text()
+        """,
+    )
+    with ThreadPoolExecutor(1) as thread:
+        session = thread.submit(project.run, "--netless", "test_it.py")
+        try:
+            while not (project.folder / "pid").exists():
+                assert not session.done(), session.result().stdout
+                time.sleep(0.01)
+            pid, variable = (project.folder / "pid").read_text().split()
+            enter = (
+                "nsenter",
+                "--preserve-credentials",
+                "--user",
+                "--net",
+                f"--target={pid}",
+                "--",
+            )
+            inner = Project(project.folder, project.listener)
+            inner.run("test_seal.py", prefix=enter)
+            assert inner.outcomes == {"seal": "failure"}, "the control"
+            done = inner.run("--netless", "test_seal.py", prefix=enter, NETLESS_SESSION=variable)
+            assert inner.outcomes == {"seal": "passed"}, done.stdout
+        finally:
+            (project.folder / "done").touch()
+        assert session.result().returncode == 0, session.result().stdout
 
 
 def test_pytest_in_a_session_shares_its_isolation(project: Project) -> None:

@@ -386,6 +386,6 @@ def test_guarantees_are_what_was_installed() -> None:
     assert netless.probe().guarantees == shared
     assert netless.probe(Isolation(private=True)).guarantees == alone
     assert netless.probe(Isolation(map_root=True)).guarantees == usual
-    assert netless.probe(NO_UNIX).guarantees == shared | {"unix-path"}
+    assert netless.probe(NO_UNIX).guarantees == shared | {"unix-path", "names"}
     vouched = netless.probe(Isolation(inherit_sockets=True)).guarantees
     assert vouched == shared - {"inherited-sockets"}

@@ -28,18 +28,20 @@ LAYER_ERRORS = (
     errno.EINVAL,
     errno.E2BIG,
 )
+NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 PROC_STEPS = ("proc", "open-namespace", "verify-net", *MAPPING)
 
 
 class Finding:
-    """Cause, what the errno means here, and the narrowest remedy."""
+    """Cause, what the errno means here, the narrowest remedy, and all that in plain words."""
 
-    __slots__ = ("cause", "hint", "meaning")
+    __slots__ = ("cause", "hint", "meaning", "summary")
 
-    def __init__(self, cause: str, meaning: str, hint: str) -> None:
+    def __init__(self, cause: str, meaning: str, hint: str, summary: str) -> None:
         self.cause = cause
         self.meaning = meaning
         self.hint = hint
+        self.summary = summary
 
 
 def read(path: str) -> str | None:
@@ -130,105 +132,152 @@ def is_wsl1() -> bool:
     return os.uname().release.endswith("-Microsoft")
 
 
+# True in every place whose hint has it; what it takes is looked at when it is asked for.
+OR_FILTER = 'or, without the capabilities of root, ask for Isolation(fallback="filter")'
 SECCOMP = Finding(
     "blocked-by-seccomp",
     "a seccomp filter refuses new namespaces (a container's default profile, or systemd's "
     "RestrictNamespaces=)",
     "run the container with a seccomp profile that allows unshare, clone and setns; or ask for "
     'Isolation(fallback="filter"); or run the whole container with --network none',
+    "A system call filter around this process, such as a container's, refuses new namespaces.",
 )
 APPARMOR = Finding(
     "apparmor-restricted",
     "AppArmor restricts unprivileged user namespaces (Ubuntu 23.10 and newer, or this program's "
     "own profile)",
     "install an AppArmor profile with the rule `userns,` for this program",
+    "AppArmor keeps this program from using a new user namespace.",
 )
 SELINUX = Finding(
     "blocked-by-selinux",
     "SELinux denies new user namespaces",
     "allow user_namespace create for this domain in the SELinux policy",
+    "The SELinux policy denies new user namespaces.",
 )
 NO_PROC = Finding(
-    "proc-missing", "/proc does not show this process", "mount proc at /proc, then try again"
+    "proc-missing",
+    "/proc does not show this process",
+    f"mount proc at /proc, then try again; {OR_FILTER}",
+    "The proc file system does not show this process.",
+)
+READ_ONLY_PROC = Finding(
+    "refused",
+    "/proc is mounted read-only, and a new user namespace is set up by writing there",
+    f"mount proc read-write; {OR_FILTER}",
+    "The proc file system is read only, so a new user namespace cannot be set up.",
 )
 USERNS_SYSCTL = Finding(
     "user-namespaces-disabled",
     "user.max_user_namespaces is used up or 0 (this is a limit, not the disk)",
     "raise it: sysctl user.max_user_namespaces=10000",
+    "This system's limit for user namespaces is used up or zero.",
 )
 DEBIAN_SYSCTL = Finding(
     "user-namespaces-disabled",
     "kernel.unprivileged_userns_clone is 0",
     "set it: sysctl kernel.unprivileged_userns_clone=1",
+    "This system lets nobody but root make user namespaces.",
 )
 NETNS_LIMIT = Finding(
     "network-namespace-limit",
     "user.max_net_namespaces is used up or 0 (this is a limit, not the disk)",
     "raise it: sysctl user.max_net_namespaces=10000; children share one namespace unless "
     "private=True or loopback=True asks for more",
+    "This system's limit for network namespaces is used up or zero.",
 )
 NESTED = Finding(
     "nested-too-deep",
     "user namespaces nest at most 32 deep (this is a limit, not the disk); or an outer "
     "namespace's user.max_user_namespaces is used up",
     "start this from an outer namespace (outside Flatpak, or without bwrap --disable-userns)",
+    "User namespaces are nested too deep here, or an outer limit for them is used up.",
 )
 UNMAPPED = Finding(
     "unmapped-caller",
     "the caller's own uid or gid has no mapping in its user namespace",
     "map the caller's ids when that namespace is made, or run from the parent namespace",
+    "The user or the group of this process is not mapped in its user namespace.",
 )
 CHROOT = Finding(
     "inside-chroot",
     "the kernel refuses new user namespaces inside a chroot",
     "enter the directory by pivot_root or as a container instead of chroot",
+    "The kernel refuses new user namespaces inside a chroot.",
 )
 SETFCAP = Finding(
     "missing-capability",
     "mapping uid 0 needs CAP_SETFCAP since Linux 5.12",
-    "keep CAP_SETFCAP in this process's capabilities, or run as another uid than 0",
+    f"keep CAP_SETFCAP in this process's capabilities, or run as another uid than 0; {OR_FILTER}",
+    "Root cannot map itself into a new user namespace without the right to set file capabilities.",
 )
 KERNEL = Finding(
     "kernel-unsupported",
     "this kernel, or the emulator that stands in for it, has no user and network namespaces",
     "use a kernel with CONFIG_USER_NS and CONFIG_NET_NS",
+    "This kernel has no user and network namespaces.",
 )
 WSL1 = Finding(
-    "kernel-unsupported", "WSL 1 has no namespaces", "use WSL 2: wsl --set-version DISTRO 2"
+    "kernel-unsupported",
+    "WSL 1 has no namespaces",
+    "use WSL 2: wsl --set-version DISTRO 2",
+    "The first version of WSL has no namespaces.",
 )
 POWERLESS = Finding(
     "refused",
     "this system gives no power over a new namespace's loopback device",
     "do without loopback=True; nothing else needs that power",
+    "This system gives no power over the loopback device of a new namespace.",
 )
 LAYER_REFUSED = {
     "seccomp": Finding(
         "seccomp-missing",
         "this kernel, or a sandbox around this process, refuses new seccomp filters",
         "allow seccomp(2) in that sandbox, or use a kernel with CONFIG_SECCOMP_FILTER",
+        "This kernel, or a sandbox around this process, refuses new system call filters.",
     ),
     "landlock": Finding(
         "landlock-missing",
         "this kernel, or a sandbox around this process, refuses new Landlock domains",
         "allow the landlock_* system calls in that sandbox; Landlock nests at most 16 deep",
+        "This kernel, or a sandbox around this process, refuses new Landlock domains.",
     ),
 }
 DIED = Finding(
     "refused",
     "the process at the other end was killed before it could report",
     "try again, and look for what kills it: the kernel log names the out-of-memory killer",
+    "The process that was to be isolated was killed before it could report.",
 )
 STALE = Finding(
     "refused",
     "the kept namespace's descriptors were closed or replaced while a child was being started",
     "look for code in this process that closes descriptors which are not its own",
+    "The namespace's handles were closed or replaced while a child was being started.",
 )
 UNEXPLAINED = Finding(
     "refused",
     "nothing that can be seen from here explains it; a security module, or a chroot whose root "
     "is a mount point, would",
     "ask whoever runs this system which policy refuses user namespaces",
+    "This system refuses new user namespaces and does not say why.",
 )
+# What the wrapper's stage found out about where it had been put.
+DISPROVED = {
+    errno.EEXIST: Finding(
+        "refused",
+        "the wrapper program left the child in a namespace that is its caller's, or that "
+        "another child is in",
+        "unset NETLESS_WRAPPER, or let it name the unshare of util-linux",
+        "The wrapper program left the child in a namespace that others are in.",
+    ),
+    errno.ENOTEMPTY: Finding(
+        "refused",
+        "the wrapper program put the child into a network namespace that is not an empty one",
+        "unset NETLESS_WRAPPER, or let it name the unshare of util-linux",
+        "The wrapper program put the child into a network namespace that is not empty.",
+    ),
+}
 # What a step asked for, for the reader of an error that has no better explanation.
 PURPOSES = {
     "channel": "a socket pair to the new process",
@@ -243,9 +292,11 @@ PURPOSES = {
     "setns-net": "entering the kept network namespace",
     "unshare-net": "a network namespace for this child alone",
     "verify-net": "the proof that the child has left its parent's network",
+    "verify-user": "the proof that the child has left its parent's user namespace",
     "loopback": "raising the loopback device of the new namespace",
     "no-new-privs": "prctl(PR_SET_NO_NEW_PRIVS)",
     "bounding-set": "dropping capabilities for good",
+    "ambient-set": "dropping the capabilities that raised the loopback device",
     "capabilities": "dropping the capabilities that execve would take",
 }
 HINT = "run `netless doctor` for what this system allows"
@@ -255,43 +306,56 @@ NO_LANDLOCK = Finding(
     "landlock-missing",
     "without a namespace, only Landlock keeps a child from the memory of other processes",
     "use Linux 6.7 or newer with Landlock enabled (lsm=landlock,...), or allow user namespaces",
+    "Isolation without a namespace needs Landlock, which is not to be had here.",
 )
 ROOT = Finding(
     "privileged-caller",
     "no filter holds back a caller with the capabilities of root",
     "drop the capabilities, run as another user, or use the namespace mechanism",
+    "Isolation without a namespace cannot hold back a process with the powers of root.",
 )
 NO_SECCOMP = Finding(
     "seccomp-missing",
     "only a seccomp filter can give what was asked for",
     "use a kernel with CONFIG_SECCOMP_FILTER on a machine that netless has a filter for, or ask "
     "for less: the namespace mechanism with unix_sockets=True",
+    "What was asked for needs a system call filter, which is not to be had here.",
 )
 ALREADY_SANDBOXED = Finding(
     "already-sandboxed",
     "a process that is in a macOS sandbox cannot enter another one",
     "start this outside of that sandbox; whether it allows the network is not known from here",
+    "A process in a macOS sandbox cannot enter another one.",
 )
 SANDBOX_HANGS = Finding(
     "sandbox-timeout",
     "the child did not isolate itself in time, probably for a lock that a thread held at the fork",
     "start children before threads, or from a process without threads",
+    "The child did not isolate itself in time.",
 )
 NO_EXTENSION = Finding(
     "extension-missing",
     "only the native extension can isolate a process that does not execute a program",
     "install netless from a wheel, or with a C compiler at hand",
+    "What was asked for needs the native part of netless, which is not installed.",
 )
 UNKNOWN_MULTIPROCESSING = Finding(
     "python-unsupported",
     "this Python's multiprocessing starts processes in a way that netless does not know",
     "use a newer netless, or netless.Popen",
+    "This version of Python starts processes in a way that netless does not know.",
 )
-NOT_HERE = Finding("mechanism-unavailable", "", 'ask for mechanism="auto"')
+NOT_HERE = Finding(
+    "mechanism-unavailable",
+    "the mechanism that was asked for does not exist on this system",
+    'ask for mechanism="auto"',
+    "The mechanism that was asked for does not exist here.",
+)
 NO_HOOK = Finding(
     "mechanism-unavailable",
     "the native extension cannot fork PyPy, for preexec_fn or multiprocessing's fork",
     'leave preexec_fn out or ask for mechanism="wrapper"; use the start method "spawn"',
+    "The native part of netless cannot fork this Python interpreter.",
 )
 
 
@@ -301,6 +365,7 @@ def unsupported_platform() -> NetworkIsolationUnavailable:
         "unsupported-platform",
         "use Linux or macOS; on Windows that is WSL 2",
         meaning=f"there is no mechanism for {sys.platform!r}",
+        summary="There is no way to isolate processes on this operating system.",
     )
 
 
@@ -311,12 +376,22 @@ def has_threads(count: int) -> NetworkIsolationUnavailable:
         "call netless.isolate() before anything starts a thread, at the top of the program; "
         "some libraries start threads when they are imported",
         meaning=f"this process has {count} threads, and only one of them could be isolated",
+        summary="This process has threads already, and only one of them could be isolated.",
     )
 
 
-def unavailable(finding: Finding) -> NetworkIsolationUnavailable:
-    """The error for a finding that needed no launch."""
-    return NetworkIsolationUnavailable(finding.cause, finding.hint, meaning=finding.meaning)
+def unavailable(
+    finding: Finding, *, step: str | None = None, errno: int | None = None
+) -> NetworkIsolationUnavailable:
+    """The error for a finding; without a step where it needed no launch."""
+    return NetworkIsolationUnavailable(
+        finding.cause,
+        finding.hint,
+        step=step,
+        errno=errno,
+        meaning=finding.meaning,
+        summary=finding.summary,
+    )
 
 
 def _out_of_space(step: str, try_unshare: Callable[[int], int]) -> Finding:
@@ -371,8 +446,8 @@ def _not_permitted(step: str, error: int) -> Finding | None:
     return None
 
 
-def _not_there(step: str) -> Finding:
-    has_proc = read("/proc/self/status") is not None
+def _not_there(step: str, error: int) -> Finding:
+    has_proc = error == errno.ENOENT and read("/proc/self/status") is not None
     return KERNEL if has_proc and step in ("verify-net", "open-namespace") else NO_PROC
 
 
@@ -389,8 +464,10 @@ def _find(step: str, error: int, try_unshare: Callable[[int], int]) -> Finding |
         return {errno.EPERM: ALREADY_SANDBOXED, errno.ETIMEDOUT: SANDBOX_HANGS}.get(error)
     if step in LAYER_REFUSED and error in LAYER_ERRORS:
         return LAYER_REFUSED[step]
-    if error == errno.ENOENT and step in PROC_STEPS:
-        return _not_there(step)
+    if error in NOT_THERE and step in PROC_STEPS:
+        return _not_there(step, error)
+    if error == errno.EROFS and step in MAPPING:
+        return READ_ONLY_PROC
     if error in (errno.ENOSPC, errno.EUSERS) and step in MAKING:
         return _out_of_space(step, try_unshare)
     if error in (errno.EPERM, errno.EACCES):
@@ -411,9 +488,20 @@ def explain(
     if step == "sandbox-init" and os.strerror(errno.EPERM) in detail:
         error = errno.EPERM  # sandbox_init promises a text, not an errno
     finding = _find(step, error, try_unshare) or Finding(
-        "refused", f"the step is {PURPOSES[step]}" if step in PURPOSES else "", HINT
+        "refused",
+        f"the step is {PURPOSES[step]}" if step in PURPOSES else "",
+        HINT,
+        refused_in_words(error),
     )
-    meaning = ": ".join(filter(None, (finding.meaning, detail)))
-    return NetworkIsolationUnavailable(
-        finding.cause, finding.hint, step=step, errno=error or None, meaning=meaning
-    )
+    found = unavailable(finding, step=step, errno=error or None)
+    found.meaning = ": ".join(filter(None, (finding.meaning, detail)))
+    return found
+
+
+def refused_in_words(error: int | None) -> str:
+    """The sentence for a step that nothing else is known about."""
+    words = os.strerror(error).lower().replace("-", " ") if error else ""
+    if not words.replace(" ", "").isalpha() or any(len(word) > 23 for word in words.split()):
+        words = ""
+    reason = f", {words}," if words else ""
+    return f"The system refused one step of the isolation{reason} and nothing was run."

@@ -28,6 +28,8 @@ class NetworkIsolationUnavailable(RuntimeError):
         step: the step of the launch sequence that failed, None where none was tried.
         errno: what the kernel said at that step.
         hint: what the reader can do about it.
+        summary: one sentence in plain words, without any token: for hosts that take long
+            words in what they log for secrets.
     """
 
     code: ClassVar[str] = "cave_sandbox_os_network_isolation_unavailable"
@@ -40,6 +42,7 @@ class NetworkIsolationUnavailable(RuntimeError):
         step: str | None = None,
         errno: int | None = None,
         meaning: str = "",
+        summary: str = "",
     ) -> None:
         super().__init__(cause, hint)
         self.cause = cause
@@ -47,27 +50,28 @@ class NetworkIsolationUnavailable(RuntimeError):
         self.step = step
         self.errno = errno
         self.meaning = meaning
+        self.summary = summary or "The network could not be taken away, so nothing was run."
 
     def __str__(self) -> str:
-        return f"{self.summary()}. Hint: {self.hint}" if self.hint else self.summary()
-
-    def summary(self) -> str:
-        """Code, cause, failed step and what it means; all but the hint."""
-        text = f"{self.code}: {self.cause}"
-        if self.step is not None and self.errno:
-            text += (
-                f": launch step {self.step!r} failed with "
-                f"{errno_name(self.errno)} ({os.strerror(self.errno)})"
-            )
-        elif self.step is not None:
-            text += f": launch step {self.step!r} failed"
-        return f"{text}: {self.meaning}" if self.meaning else text
+        text = without_hint(self)
+        return f"{text}. Hint: {self.hint}" if self.hint else text
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (
-            _rebuild,
-            (type(self), self.cause, self.hint, self.step, self.errno, self.meaning),
+        told = (self.cause, self.hint, self.step, self.errno, self.meaning, self.summary)
+        return _rebuild, (type(self), *told)
+
+
+def without_hint(error: NetworkIsolationUnavailable) -> str:
+    """Code, cause, failed step and what it means."""
+    text = f"{error.code}: {error.cause}"
+    if error.step is not None and error.errno:
+        text += (
+            f": launch step {error.step!r} failed with "
+            f"{errno_name(error.errno)} ({os.strerror(error.errno)})"
         )
+    elif error.step is not None:
+        text += f": launch step {error.step!r} failed"
+    return f"{text}: {error.meaning}" if error.meaning else text
 
 
 def _rebuild(
@@ -77,8 +81,9 @@ def _rebuild(
     step: str | None,
     errno: int | None,
     meaning: str,
+    summary: str,
 ) -> NetworkIsolationUnavailable:
-    return kind(cause, hint, step=step, errno=errno, meaning=meaning)
+    return kind(cause, hint, step=step, errno=errno, meaning=meaning, summary=summary)
 
 
 KINDS = {
@@ -111,20 +116,22 @@ class InheritedSocketError(ValueError):
 
     def __str__(self) -> str:
         return (
-            f"{self.summary()}, which the isolated child must not inherit; "
+            f"{descriptor_in_words(self)}, which the isolated child must not inherit; "
             f"close it or pass Isolation(inherit_sockets=True)"
         )
 
-    def summary(self) -> str:
-        """Which descriptor it is, and what."""
-        return f"descriptor {self.fd} is {self._described()}"
 
-    def _described(self) -> str:
-        if self.family is None:
-            return KINDS.get(self.kind, f"a {self.kind}")
-        import socket
+def descriptor_in_words(error: InheritedSocketError) -> str:
+    """Which descriptor it is, and what."""
+    return f"descriptor {error.fd} is {_kind_in_words(error)}"
 
-        try:
-            return f"an {socket.AddressFamily(self.family).name} socket"
-        except ValueError:
-            return f"a socket of address family {self.family}"
+
+def _kind_in_words(error: InheritedSocketError) -> str:
+    if error.family is None:
+        return KINDS.get(error.kind, f"a {error.kind}")
+    import socket
+
+    try:
+        return f"an {socket.AddressFamily(error.family).name} socket"
+    except ValueError:
+        return f"a socket of address family {error.family}"

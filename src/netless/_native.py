@@ -365,6 +365,8 @@ def _guarantees(plan: Any, is_alone: bool = False) -> frozenset[str]:
         name
         for name, holds in {
             "ip": True,
+            # Neither a daemon nor the kernel's own helper looks up what the child wants.
+            "names": not plan.unix_sockets and shuts_paths and has_filter,
             "no-way-back": True,
             "inherited-sockets": not plan.inherit_sockets,
             "vm-sockets": has_filter,
@@ -400,28 +402,17 @@ def current_plan(isolation: Isolation) -> Plan:
     return plan
 
 
-LAUNCH = ("clone", "unshare", "setgroups", "uid-map", "gid-map", "open-namespace")
-JOINING = ("setns-user", "setns-net", "verify-net")
 SEALING = ("no-new-privs", "bounding-set", "landlock", "seccomp")
 
 
-def launch_steps(isolation: Isolation, failed: str | None) -> list[tuple[str, str]]:
-    """Each isolation step of this launch with "ok", "failed", "left out" or "not reached"."""
-    filtering = isolation.mechanism == "filter"
-    steps = ["clone"] if filtering else [*LAUNCH, *JOINING]
-    if isolation.private or isolation.loopback:
-        steps[steps.index("setns-net")] = "unshare-net"
-    steps += ["loopback"] * isolation.loopback + [*SEALING]
-    if failed is not None:
-        at = steps.index(failed) if failed in steps else 0
-        results = ["ok"] * at + ["failed"] + ["not reached"] * (len(steps) - at - 1)
-        return list(zip(steps, results, strict=True))
-    plan = plan_for(isolation)
-    layers = {
-        step: plan.c.layers & getattr(lib, f"NETLESS_LAYER_{step.upper().replace('-', '_')}")
-        for step in SEALING
-    }
-    return [(step, "ok" if layers.get(step, True) else "left out") for step in steps]
+def launch_layers(isolation: Isolation) -> list[tuple[str, str]]:
+    """Each layer of the seal, "installed" or "left out" in the children of this isolation."""
+    layers = plan_for(isolation).c.layers
+    return [(name, "installed" if layers & _layer(name) else "left out") for name in SEALING]
+
+
+def _layer(name: str) -> int:
+    return int(getattr(lib, f"NETLESS_LAYER_{name.upper().replace('-', '_')}"))
 
 
 def raise_isolation_failure(report: Any) -> NoReturn:

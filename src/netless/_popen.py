@@ -205,7 +205,11 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]  # __init__.pyi has the
             _wrapper.settle(self.isolation)  # where it cannot be had either, that is what is said
             _warn_of_the_wrapper()
         execute = super()._execute_child  # type: ignore[misc]
-        found = _wrapper.start(self.isolation, start, paths, execute, self.wait)
+
+        def has_closed() -> bool:
+            return self._closed_child_pipe_fds
+
+        found = _wrapper.start(self.isolation, start, paths, execute, self.wait, has_closed)
         self.mechanism = found.mechanism
 
 

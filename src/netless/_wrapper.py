@@ -8,18 +8,19 @@ program that did.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import marshal
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
-from . import _descriptors, _diagnosis, _launcher, _stage
+from . import _descriptors, _diagnosis, _launcher, _native, _stage
 from ._errors import NetworkIsolationUnavailable
 from ._isolation import Isolation
 from ._profile import profile
@@ -28,6 +29,7 @@ UNSHARE = ("/usr/bin/unshare", "/bin/unshare", "/run/current-system/sw/bin/unsha
 SANDBOX_EXEC = ("/usr/bin/sandbox-exec",)
 OVERRIDE = "NETLESS_WRAPPER"
 """Environment variable with the absolute path of unshare or sandbox-exec elsewhere."""
+PROOFS = ("verify-net", "verify-user", "loopback")
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class Settled:
 
     command: tuple[str, ...]
     guarantees: frozenset[str]
+    others: tuple[int, ...]
+    """Ids of the network namespaces that the trials were in, and that no child is to be in."""
     mechanism: str = "wrapper"
 
 
@@ -47,14 +51,40 @@ if hasattr(os, "register_at_fork"):
 def _find_program() -> str:
     override = os.environ.get(OVERRIDE)
     places = UNSHARE if sys.platform.startswith("linux") else SANDBOX_EXEC
-    for path in (override,) if override else places:
-        if os.path.isabs(path) and os.access(path, os.X_OK):
+    if override:
+        places = (override,)
+    for path in places:
+        if os.path.isabs(path) and os.path.isfile(path) and os.access(path, os.X_OK):
             return path
-    raise NetworkIsolationUnavailable(
+    raise _missing(f"none of {', '.join(places)} can be executed")
+
+
+def _missing(meaning: str, error: int | None = None) -> NetworkIsolationUnavailable:
+    return NetworkIsolationUnavailable(
         "wrapper-missing",
         f"install util-linux, or set {OVERRIDE} to the absolute path of unshare",
-        meaning=f"none of {', '.join(places)} can be executed",
+        errno=error,
+        meaning=meaning,
+        summary="The wrapper program is missing or cannot be executed.",
     )
+
+
+@contextlib.contextmanager
+def _os_errors(step: str, what: str) -> Iterator[None]:
+    """What the system refuses is lack of isolation; what it has run out of stays an OSError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _native.RESOURCE_ERRORS:
+            raise
+        raise NetworkIsolationUnavailable(
+            "refused",
+            _diagnosis.HINT,
+            step=step,
+            errno=error.errno,
+            meaning=f"{what}: {error}",
+            summary=_diagnosis.refused_in_words(error.errno),
+        ) from error
 
 
 def _prefix(isolation: Isolation) -> list[str]:
@@ -79,6 +109,7 @@ def _needs_extension(what: str) -> NetworkIsolationUnavailable:
         "extension-missing",
         "install netless from a wheel, or with a C compiler at hand",
         meaning=f"{what} needs the native extension",
+        summary=_diagnosis.NO_EXTENSION.summary,
     )
 
 
@@ -116,8 +147,9 @@ def wrapper_command(
 class _Launch:
     """The pipes and the orders of one stage."""
 
-    def __init__(self, isolation: Isolation) -> None:
+    def __init__(self, isolation: Isolation, others: Sequence[int] = ()) -> None:
         self.isolation = isolation
+        self.others = others
         self.report_read, self.report_write = _pipe()
         self.complaints_read, self.complaints_write = _pipe()
         # What the program is to have as 0 and 2, kept from the wrapper and the stage.
@@ -133,28 +165,32 @@ class _Launch:
     ) -> None:
         """``env`` None: what this process has, as C sees it."""
         self.stdin, self.stderr = map(_copy_if_open, streams)
-        import tempfile  # not needed by those who only ask for the command
-
         orders = (
             list(argv),
             list(candidates),
             None if env is None else list(env),
             b"LC_CTYPE" in os.environb,
-            _network(),
+            _outside(self.others),
             self.isolation.loopback,
             self.stdin,
             self.stderr,
             restore_signals,
         )
-        with tempfile.TemporaryFile(buffering=0) as file:
-            file.write(marshal.dumps(orders))
-            file.seek(0)
-            self.orders = _above_stdio(file.fileno())
+        with _os_errors("channel", "the orders for the program's start cannot be kept"):
+            self.orders = _file_of(marshal.dumps(orders))
 
     def command(self, prefix: Sequence[str]) -> list[str]:
         prefix = list(prefix)
         if self.isolation.loopback:  # the stage raises lo with them, then drops them
             prefix.insert(-1, "--keep-caps")
+        if not sys.executable:
+            raise NetworkIsolationUnavailable(
+                "mechanism-unavailable",
+                "set sys.executable to the path of a Python interpreter",
+                meaning="the wrapper proves the isolation by a Python program, and this process "
+                "knows no interpreter (sys.executable)",
+                summary="The wrapper needs a Python interpreter, and this process knows none.",
+            )
         stage = [sys.executable, "-I", "-S", str(Path(_stage.__file__))]
         return [*prefix, *stage, str(self.orders), str(self.report_write)]
 
@@ -205,15 +241,57 @@ def _moved(fd: int) -> int:
     return moved
 
 
-def _network() -> tuple[int, int] | None:
-    """Device and inode of the calling thread's network namespace; None without them."""
+def _file_of(data: bytes) -> int:
+    """A descriptor to read this from: a pipe where it fits, which needs no file system."""
+    read, write = _pipe()
+    try:
+        os.set_blocking(write, False)
+        if os.write(write, data) == len(data):
+            return read
+    finally:
+        os.close(write)
+    os.close(read)
+    if hasattr(os, "memfd_create"):
+        for flags in MEMORY_FILE:
+            with contextlib.suppress(OSError):
+                fd = os.memfd_create("netless", flags)
+                with open(fd, "r+b") as file:
+                    return _filled(file, data)
+    import tempfile  # macOS, and where there are no such files
+
+    with tempfile.TemporaryFile() as file:
+        return _filled(file, data)
+
+
+# MFD_CLOEXEC, and MFD_NOEXEC_SEAL: wanted where vm.memfd_noexec is 2, and not known
+# before Linux 6.3.
+MEMORY_FILE = (9, 1)
+
+
+def _filled(file: IO[bytes], data: bytes) -> int:
+    file.write(data)
+    file.seek(0)
+    return _above_stdio(file.fileno())
+
+
+def _nothing() -> int:
+    """A descriptor that has nothing to read: /dev/null may be missing."""
+    read, write = _pipe()
+    os.close(write)
+    return read
+
+
+def _outside(others: Sequence[int] = ()) -> _stage.Outside | None:
+    """Where the calling thread is, and where a child is not to be; None without namespaces."""
     if not sys.platform.startswith("linux"):
         return None
     try:
-        found = os.stat("/proc/thread-self/ns/net")
-    except FileNotFoundError:
-        raise _explain("verify-net", errno.ENOENT) from None
-    return found.st_dev, found.st_ino
+        user, network = (_stage.namespace(kind, "thread-self") for kind in ("user", "net"))
+    except OSError as error:
+        if error.errno in _native.RESOURCE_ERRORS:
+            raise
+        raise _explain("verify-net", error.errno or 0) from None
+    return user, network, tuple(filter(None, (_stage.network_id(), *others)))
 
 
 def _read_all(fd: int) -> bytes:
@@ -229,19 +307,19 @@ def _explain(step: str, error: int) -> NetworkIsolationUnavailable:
 
 def _try_unshare(flags: int) -> int:
     """Does a user namespace alone work? For the wording only."""
-    status = subprocess.call(
-        [_find_program(), "--user", "--", "true"],
-        stderr=subprocess.DEVNULL,
-        env={"PATH": os.defpath},
-    )
-    return 0 if status == 0 else errno.EPERM
+    command = [_find_program(), "--user", "--", "true"]
+    try:
+        done = subprocess.run(command, input=b"", capture_output=True, env={"PATH": os.defpath})
+    except OSError as error:
+        return error.errno or errno.EPERM
+    return 0 if done.returncode == 0 else errno.EPERM
 
 
-def _wrapper_failed(report: bytes, complaints: bytes) -> NetworkIsolationUnavailable:
+def _wrapper_failed(report: bytes, complaints: bytes) -> Exception:
     """The stage's own report, or else what the wrapper wrote to its standard error."""
     failed = re.match(rb"([a-z-]+) (\d+)\n", report)
     if failed:
-        return _explain(failed[1].decode(), int(failed[2]))
+        return _stage_failed(failed[1].decode(), int(failed[2]))
     text = complaints.decode(errors="replace").strip()
     if "--map-current-user" in text or "--keep-caps" in text:
         return NetworkIsolationUnavailable(
@@ -249,13 +327,26 @@ def _wrapper_failed(report: bytes, complaints: bytes) -> NetworkIsolationUnavail
             "use util-linux 2.34 or newer, or install netless with its extension",
             step="unshare",
             meaning=text,
+            summary="The wrapper program is too old.",
         )
     message = text.splitlines()[-1].rpartition(": ")[2] if text else ""
     numbers = (number for number in errno.errorcode if os.strerror(number) == message)
     step = next((s for s in ("uid_map", "gid_map", "setgroups") if s in text), "unshare")
-    error = _explain(step.replace("_", "-"), next(numbers, 0))
+    number = next(numbers, 0)
+    if number in _native.RESOURCE_ERRORS:
+        return OSError(number, message)
+    error = _explain(step.replace("_", "-"), number)
     error.meaning = error.meaning or text
     return error
+
+
+def _stage_failed(step: str, error: int) -> Exception:
+    if error in _native.RESOURCE_ERRORS:
+        return OSError(error, os.strerror(error))
+    finding = _diagnosis.DISPROVED.get(error) if step in PROOFS else None
+    if finding is None:
+        return _explain(step, error)
+    return _diagnosis.unavailable(finding, step=step, errno=error)
 
 
 # ---- settling, and starting children ----
@@ -279,31 +370,56 @@ def settle(isolation: Isolation) -> Settled:
 
 def _try(isolation: Isolation) -> Settled:
     prefix = _prefix(isolation)
-    launch = _Launch(isolation)
-    try:
-        launch.give_orders((), (), (), (-1, -1), False)
-        with subprocess.Popen(
-            launch.command(prefix),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=launch.complaints_write,
-            pass_fds=launch.passed(),
-            env={},
-            cwd="/",
-        ):
-            launch.close_childs_ends()
-            report, complaints = _read_all(launch.report_read), _read_all(launch.complaints_read)
-    finally:
-        launch.close()
-    if not report.startswith(_stage.PROVED):
-        raise _wrapper_failed(report, complaints)
+    first = _trial(isolation, prefix, ())
+    second = _trial(isolation, prefix, first)
     guarantees = {"ip", "inherited-sockets", "no-way-back", "unix-abstract", "siblings"}
     if sys.platform == "darwin":
         guarantees = {"ip", "inherited-sockets"}
         guarantees |= {"unix-path"} if not isolation.unix_sockets else set()
     if isolation.inherit_sockets:
         guarantees.discard("inherited-sockets")
-    return Settled(tuple(prefix), frozenset(guarantees))
+    return Settled(tuple(prefix), frozenset(guarantees), first + second)
+
+
+def _trial(isolation: Isolation, prefix: Sequence[str], others: Sequence[int]) -> tuple[int, ...]:
+    """The stage alone: the id of the network namespace that it was in, where there are ids."""
+    launch = _Launch(isolation, others)
+    nothing = _nothing()
+    try:
+        launch.give_orders((), (), (), (-1, -1), False)
+        command = launch.command(prefix)
+        with (
+            _wrapper_errors(command[0]),
+            subprocess.Popen(
+                command,
+                stdin=nothing,
+                stdout=launch.complaints_write,
+                stderr=launch.complaints_write,
+                pass_fds=launch.passed(),
+                env={},
+                cwd="/",
+            ),
+        ):
+            launch.close_childs_ends()
+            report, complaints = _read_all(launch.report_read), _read_all(launch.complaints_read)
+    finally:
+        os.close(nothing)
+        launch.close()
+    if not report.startswith(_stage.PROVED):
+        raise _wrapper_failed(report, complaints)
+    return tuple(map(int, report[len(_stage.PROVED) :].split()))
+
+
+@contextlib.contextmanager
+def _wrapper_errors(program: str, cwd: object = None) -> Iterator[None]:
+    """An error that names the wrapper's file, and not the directory, is not the program's."""
+    try:
+        yield
+    except OSError as error:
+        is_its_own = error.filename == program != cwd
+        if not is_its_own or error.errno in (errno.E2BIG, *_native.RESOURCE_ERRORS):
+            raise
+        raise _missing(f"{program} cannot be executed: {error.strerror}", error.errno) from error
 
 
 @dataclass
@@ -340,6 +456,7 @@ def start(
     candidates: Sequence[bytes],
     execute: Callable[..., None],
     reap: Callable[[], object],
+    has_closed: Callable[[], bool],
 ) -> Settled:
     """Start the program through the wrapper.
 
@@ -349,6 +466,7 @@ def start(
         candidates: the paths to try, in order.
         execute: :meth:`subprocess.Popen._execute_child`, bound.
         reap: waits for the child that ``execute`` started.
+        has_closed: did ``execute`` close the child's ends of the pipes that it got?
 
     Raises:
         NetworkIsolationUnavailable: the wrapper failed; the program was not run.
@@ -367,9 +485,9 @@ def start(
     if start.preexec_fn is not None:
         _start_in_process(isolation, start, execute)
         return found
-    launch = _Launch(isolation)
+    launch = _Launch(isolation, found.others)
     try:
-        _start_wrapped(launch, found, start, candidates, execute)
+        _start_wrapped(launch, found, start, candidates, execute, has_closed)
         report = _read_all(launch.report_read)
         if report != _stage.PROVED:
             reap()
@@ -385,6 +503,7 @@ def _start_wrapped(
     start: Start,
     candidates: Sequence[bytes],
     execute: Callable[..., None],
+    has_closed: Callable[[], bool],
 ) -> None:
     p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite = start.pipes
     pairs = [(os.fsencode(key), os.fsencode(value)) for key, value in (start.env or {}).items()]
@@ -396,20 +515,23 @@ def _start_wrapped(
         (p2cread if p2cread >= 0 else 0, errwrite if errwrite >= 0 else 2),
         start.restore_signals,
     )
-    with open(os.devnull, "rb") as nothing:
-        start.call(
-            execute,
-            argv=launch.command(found.command),
-            executable=None,
-            pass_fds=[*start.pass_fds, *launch.passed()],
-            env=None if start.env is None else {},
-            pipes=(nothing.fileno(), -1, c2pread, c2pwrite, -1, launch.complaints_write),
-        )
-    # The child's ends that subprocess.Popen made and did not see in its own call.
-    if p2cwrite >= 0:
-        os.close(p2cread)
-    if errread >= 0:
-        os.close(errwrite)
+    command, nothing = launch.command(found.command), _nothing()
+    try:
+        with _wrapper_errors(command[0], start.cwd):
+            start.call(
+                execute,
+                argv=command,
+                executable=None,
+                pass_fds=[*start.pass_fds, *launch.passed()],
+                env=None if start.env is None else {},
+                pipes=(nothing, -1, c2pread, c2pwrite, -1, launch.complaints_write),
+            )
+    finally:
+        os.close(nothing)
+        if has_closed():  # but did not see these two, which it made itself
+            for mine, theirs in ((p2cwrite, p2cread), (errread, errwrite)):
+                if mine >= 0:
+                    os.close(theirs)
     launch.close_childs_ends()
 
 
@@ -443,13 +565,15 @@ def become(isolation: Isolation, argv: Sequence[str], candidates: Sequence[bytes
     found = settle(isolation)
     if not isolation.inherit_sockets:
         _descriptors.check(standard=(0, 1, 2), passed=(), close_fds=False, unix_sockets=True)
-    launch = _Launch(isolation)
+    launch = _Launch(isolation, found.others)
     arguments = [os.fsencode(argument) for argument in argv]
     launch.give_orders(arguments, candidates, None, (0, 2), True)
     for fd in launch.passed():
         os.set_inheritable(fd, True)
     command = launch.command(found.command)
-    os.execv(command[0], [*command[:-1], "2", argv[0]])
+    with _wrapper_errors(command[0]):
+        os.execve(command[0], [*command[:-1], "2", argv[0]], os.environ)
+    raise AssertionError("execve came back")
 
 
 # ---- preexec_fn: a Python function cannot pass through an external command ----
@@ -459,11 +583,14 @@ def _start_in_process(isolation: Isolation, start: Start, execute: Callable[...,
     """The forked child isolates itself, then calls preexec_fn and becomes the program."""
     if sys.platform == "darwin":
         raise _needs_extension("preexec_fn")
-    import ctypes
+    try:
+        import ctypes
 
-    libc = ctypes.CDLL(None, use_errno=True)
+        libc = ctypes.CDLL(None, use_errno=True)
+    except (ImportError, OSError):  # an interpreter without it, or linked statically
+        raise _needs_extension("preexec_fn with this interpreter") from None
     report_read, report_write = _pipe()
-    outside, wanted = _network(), start.preexec_fn
+    outside, wanted = _outside(), start.preexec_fn
     assert wanted is not None
 
     def isolate_first() -> None:
@@ -488,7 +615,7 @@ def _start_in_process(isolation: Isolation, start: Start, execute: Callable[...,
         raise _wrapper_failed(report, b"")
 
 
-def _unshare_here(libc: Any, isolation: Isolation, outside: tuple[int, int] | None) -> None:
+def _unshare_here(libc: Any, isolation: Isolation, outside: _stage.Outside | None) -> None:
     """In the forked child: both namespaces, own maps, proof, loopback."""
     import ctypes
 
@@ -505,9 +632,11 @@ def _unshare_here(libc: Any, isolation: Isolation, outside: tuple[int, int] | No
                 file.write(text)
         except OSError as error:
             raise _stage.Failed(step, error.errno or 0) from None
-    _stage.prove(outside)
-    if isolation.loopback:
-        try:
+    step = "verify-net"
+    try:
+        _stage.prove(outside)
+        if isolation.loopback:
+            step = "loopback"
             _stage.raise_loopback()
-        except OSError as error:
-            raise _stage.Failed("loopback", error.errno or 0) from None
+    except OSError as error:
+        raise _stage.Failed(step, error.errno or 0) from None

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from . import __version__, _launcher, _native
-from ._errors import InheritedSocketError, NetworkIsolationUnavailable
+from ._errors import InheritedSocketError, NetworkIsolationUnavailable, without_hint
 from ._isolation import Isolation
 from ._popen import EXTENSION_MISSING, candidates, uses_wrapper
 
@@ -174,7 +174,7 @@ def main(arguments: list[str] | None = None) -> int:
 
         return doctor.main(isolation, as_json=options.json)
     except NetworkIsolationUnavailable as error:
-        complain(error.summary(), error.hint)
+        complain(without_hint(error), error.hint)
     except (InheritedSocketError, OSError, ValueError) as error:
         complain(str(error))
     return failed

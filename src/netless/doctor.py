@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import json
 import os
 import platform
+import stat
 import sys
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import Any
 
 from . import __version__, _diagnosis, _launcher, _native
+from ._errors import without_hint
 from ._isolation import Isolation
 from ._popen import uses_wrapper
 from ._probe import Probe, probe
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the JSON; raised when a key changes its meaning or goes away."""
 
 ALL_GUARANTEES = (
     "ip",
+    "names",
     "inherited-sockets",
     "vm-sockets",
     "unix-abstract",
@@ -28,6 +33,57 @@ ALL_GUARANTEES = (
     "no-way-back",
     "siblings",
 )
+
+# Sockets of daemons that look names up outside for whoever asks.
+RESOLVERS = (
+    "/run/nscd/socket",
+    "/var/run/nscd/socket",
+    "/run/systemd/resolve/io.systemd.Resolve",
+    "/run/dbus/system_bus_socket",  # systemd-resolved and Avahi
+    "/run/avahi-daemon/socket",
+)
+# Sockets of daemons that do other things outside.
+DAEMONS = (
+    "/run/docker.sock",
+    "/run/podman/podman.sock",
+    "/run/containerd/containerd.sock",
+    "/run/libvirt/libvirt-sock",
+    "$XDG_RUNTIME_DIR/bus",
+    "$SSH_AUTH_SOCK",
+)
+# Devices that lead out of every namespace; only examples of the kind. Not /dev/net/tun: what
+# it makes is in the opener's own namespace.
+DEVICES = (
+    "/dev/infiniband/uverbs*",
+    "/dev/tap[0-9]*",  # macvtap
+    "/dev/ttyACM*",  # modems
+    "/dev/ttyUSB*",
+    "/dev/vhost-vsock",
+    "/dev/vport*",  # to the host of a virtual machine
+)
+
+
+def _usable_sockets(paths: Iterable[str]) -> list[str]:
+    """Those that are there for this user, each once whatever its names."""
+    found: dict[tuple[int, int], str] = {}
+    for path in map(os.path.expandvars, paths):
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue
+        if stat.S_ISSOCK(status.st_mode) and os.access(path, os.W_OK):
+            found.setdefault((status.st_dev, status.st_ino), path)
+    return list(found.values())
+
+
+def _usable_devices() -> list[str]:
+    found = []
+    for path in sorted(path for pattern in DEVICES for path in glob.glob(pattern)):
+        with contextlib.suppress(OSError):
+            is_device = stat.S_ISCHR(os.stat(path).st_mode)
+            if is_device and (os.access(path, os.R_OK) or os.access(path, os.W_OK)):
+                found.append(path)
+    return found
 
 
 def facts() -> dict[str, Any]:
@@ -55,31 +111,58 @@ def facts() -> dict[str, Any]:
             "chroot": _diagnosis.is_chroot(),
             "wsl": "Microsoft" in platform.release() or "microsoft" in platform.release(),
             "infiniband": os.path.isdir("/dev/infiniband"),
+            "local_sockets": _usable_sockets((*RESOLVERS, *DAEMONS)),
+            "device_nodes": _usable_devices(),
         }
     return found
 
 
 def steps(isolation: Isolation, found: Probe) -> list[tuple[str, str]]:
-    """Each isolation step of the launch and its result; none where netless does not take them."""
-    failed = None if found.error is None else found.error.step
-    nothing_tried = found.error is not None and failed is None
-    if nothing_tried or uses_wrapper(isolation) or found.mechanism == "seatbelt":
-        return []
-    if found.mechanism == "filter":
-        isolation = replace(isolation, mechanism="filter", private=False)
-    return _native.launch_steps(isolation, failed)
+    """The launch step that failed, or else what became of each layer of the seal."""
+    if found.error is not None:
+        return [] if found.error.step is None else [(found.error.step, "failed")]
+    if uses_wrapper(isolation) or found.mechanism == "seatbelt":
+        return []  # without a seal
+    return _native.launch_layers(isolation)
 
 
 def warnings(found: Probe, known: dict[str, Any]) -> list[str]:
     """What does not stop isolation but should be known."""
     told = []
-    if known.get("infiniband"):
-        told.append("RDMA devices in /dev/infiniband are shared across network namespaces")
+    told += _warnings_of_sockets(found, known.get("local_sockets", ()))
+    if known.get("device_nodes") and found.available:
+        devices = ", ".join(known["device_nodes"])
+        told.append(f"devices lead outside, and this user may open them: {devices}")
     if known.get("uid") == 0 and found.available:
-        told.append("children of root can write root-owned files, such as /proc/sys and /etc")
+        told.append(
+            "children of root can write root-owned files, such as /proc/sys and /etc; user= gives "
+            "them another user"
+        )
+        if "siblings" not in found.guarantees and found.mechanism == "namespace":
+            told.append(
+                "children of root write the settings of the network namespace that they share; "
+                "private=True or user= closes that"
+            )
     if found.mechanism == "wrapper":
         told.append("the native extension is missing: slower, and no seccomp filter or Landlock")
     return told
+
+
+def _warnings_of_sockets(found: Probe, paths: Iterable[str]) -> list[str]:
+    """What the child reaches by path, as far as it is well known."""
+    resolvers = [path for path in paths if path in RESOLVERS]
+    daemons = [path for path in paths if path not in RESOLVERS]
+    remedy = "" if found.mechanism == "wrapper" else "; unix_sockets=False closes that"
+    told = []
+    if found.available and resolvers and "names" not in found.guarantees:
+        told.append(f"names are looked up outside through the socket {_listed(resolvers)}{remedy}")
+    if found.available and daemons and "unix-path" not in found.guarantees:
+        told.append(f"a child reaches the socket of a daemon, {_listed(daemons)}{remedy}")
+    return told
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def report(isolation: Isolation) -> tuple[Probe, dict[str, Any]]:
@@ -100,7 +183,8 @@ def report(isolation: Isolation) -> tuple[Probe, dict[str, Any]]:
             "cause": error.cause,
             "step": error.step,
             "errno": error.errno,
-            "message": error.summary(),
+            "message": without_hint(error),
+            "summary": error.summary,
             "hint": error.hint,
         },
         "steps": [{"step": name, "result": result} for name, result in steps(isolation, found)],
@@ -124,7 +208,7 @@ def _text(found: Probe, everything: dict[str, Any]) -> list[str]:
         lines = [f"netless {__version__}: ready ({found.mechanism})"]
     else:
         lines = [f"netless {__version__}: not available here", ""]
-        lines.append(f"error: {found.error.summary()}")
+        lines.append(f"error: {without_hint(found.error)}")
         lines += [f"hint: {found.error.hint}"] * bool(found.error.hint)
     lines += [f"warning: {told}" for told in everything["warnings"]]
     if found.error is None:
@@ -134,8 +218,8 @@ def _text(found: Probe, everything: dict[str, Any]) -> list[str]:
             for name in ALL_GUARANTEES
         ]
     if everything["steps"]:
-        lines += ["", "Launch steps:"]
-        lines += [f"  {entry['result']:<11}  {entry['step']}" for entry in everything["steps"]]
+        lines += ["", "Launch step:" if found.error else "Layers of the seal:"]
+        lines += [f"  {entry['result']:<9}  {entry['step']}" for entry in everything["steps"]]
     lines += ["", "This system:"]
     known = everything["facts"].items()
     return lines + [f"  {name.replace('_', ' ')}: {_shown(value)}" for name, value in known]
@@ -144,4 +228,6 @@ def _text(found: Probe, everything: dict[str, Any]) -> list[str]:
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(value) or "none"
     return "unknown" if value is None else str(value)

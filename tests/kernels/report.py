@@ -133,7 +133,7 @@ class Results:
         if kind in FILTER_KINDS and self.version < LANDLOCK_SCOPES:
             promised.discard("unix-abstract")
         if kind.endswith("no-unix"):
-            promised.add("unix-path")
+            promised |= {"unix-path", "names"}
         return promised
 
     def has_plan(self, user: str, kind: str) -> bool:
@@ -202,6 +202,10 @@ def judge_guarantees(results: Results, user: str, verdict: Verdict) -> None:
         verdict.note(f"`{guarantee}`", user, value, broken)
         if guarantee == "siblings":
             verdict.note("`siblings`, a namespace for each child", user, "held", broken)
+    # Nothing of its own is tried: it is these two together.
+    parts = {verdict.cells[f"`{guarantee}`"][user] for guarantee in ("unix-path", "key-upcalls")}
+    is_claimed = "names" in (claims["no-unix"] or ()) and parts == {"held"}
+    verdict.note("`names`, with `unix_sockets=False`", user, "held" if is_claimed else "open", [])
 
 
 def is_tried(kind: str, name: str) -> bool:

@@ -25,7 +25,10 @@ def failure(error: netless.NetworkIsolationUnavailable) -> dict:
     return {
         "kind": type(error).__name__,
         "text": str(error),
-        **{name: getattr(error, name) for name in ("cause", "step", "errno", "hint", "meaning")},
+        **{
+            name: getattr(error, name)
+            for name in ("cause", "step", "errno", "hint", "meaning", "summary")
+        },
     }
 
 
