@@ -356,7 +356,7 @@ def _guarantees(plan: Any, is_alone: bool = False) -> frozenset[str]:
     has_domain = bool(plan.layers & lib.NETLESS_LAYER_LANDLOCK)
     is_proved = not plan.unproved & lib.NETLESS_LAYER_LANDLOCK
     has_scope = has_domain and is_proved and bool(plan.landlock_scoped)
-    shuts_paths = has_domain if plan.paths_by_landlock else has_filter
+    shuts_paths = (has_domain and is_proved) if plan.paths_by_landlock else has_filter
     # Real root, and who is uid 0 inside, writes the settings of a shared namespace
     # (/proc/sys/net): a sibling's, too.
     is_shared = plan.way == lib.NETLESS_WAY_JOIN and not is_alone
