@@ -44,10 +44,8 @@ def need_module(name: str) -> None:
 
 
 def need_uvloop() -> None:
-    """Where pyproject.toml asks for it, and there alone."""
-    if importlib.util.find_spec("uvloop") is None and (
-        sys.version_info >= (3, 15) or sys.implementation.name != "cpython"
-    ):
+    """There is one for CPython alone."""
+    if sys.implementation.name != "cpython":
         pytest.skip("there is no uvloop for this Python")
     need_module("uvloop")
 
