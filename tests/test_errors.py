@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import netless
-from netless import InheritedSocketError, NetworkIsolationUnavailable, _diagnosis, _native, _wrapper
+from netless import InheritedSocketError, NetworkIsolationUnavailable, _diagnosis, _wrapper
 from support import is_plain
 
 CLASS = "NetworkIsolationUnavailable"
@@ -79,7 +79,7 @@ def test_every_finding_has_its_sentence(finding) -> None:
 
 
 def test_every_step_and_errno_has_its_sentence() -> None:
-    for step in (*_native.STEPS.values(), "ambient-set", "sandbox-init"):
+    for step in (*_diagnosis.PURPOSES, *_diagnosis.LAYER_REFUSED, "stale", "sandbox-init"):
         for number in (*errno.errorcode, 0, 9999):
             error = _diagnosis.explain(step, number, lambda flags: 0)
             assert is_plain(error.summary), (step, number, error.summary)

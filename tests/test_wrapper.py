@@ -535,7 +535,7 @@ OUTCOMES = """
 """
 NO_TMP = """
     for folder in /tmp /var/tmp /usr/tmp; do
-        [ ! -d $folder ] || mount -t tmpfs -o ro none $folder
+        [ ! -d $folder ] || { mount --rbind $folder $folder; mount -o remount,bind,ro $folder; }
     done"""
 
 
