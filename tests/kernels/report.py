@@ -64,6 +64,9 @@ NAMESPACE_IDS = (6, 18)
 RESOLVE_UNIX = (7, 1)
 APPARMOR_USERNS = (6, 7)
 
+# What `launch --describe` prints.
+PLAN = ["way", "layers", "landlock_scoped", "paths_by_landlock", "unix_sockets", "map_root"]
+PLAN += ["euid", "proof"]
 PROOFS = _native._names("netless_proof", "NETLESS_PROOF_") if _native.lib else {}
 SUITES = ("denial", "namespace", "environments", "conformance")
 ALWAYS = {
@@ -101,7 +104,7 @@ class Results:
                 self.facts[words[0]] = words[1]
             elif kind == "plan" and len(words) == 3 and words[2].startswith("failed:"):
                 self.refusals[words[0], words[1]] = words[2]
-            elif kind == "plan" and len(words) > 2 and all("=" in word for word in words[2:]):
+            elif kind == "plan" and [word.partition("=")[0] for word in words[2:]] == PLAN:
                 self.plans[words[0], words[1]] = plan_of(words[2:])
             elif kind == "ran" and len(words) == 4:
                 self.ran[words[0], words[1], words[2]] = words[3]
@@ -172,7 +175,7 @@ class Results:
 
 
 def plan_of(words: list[str]) -> dict[str, int]:
-    """The fields of a plan, as ``launch --describe`` prints them."""
+    """Its fields by name."""
     pairs = (word.split("=") for word in words)
     return {name: int(value) for name, value in pairs}
 
@@ -370,24 +373,27 @@ def judge_proofs(results: Results, user: str, verdict: Verdict) -> None:
 def judge_files(results: Results, user: str, verdict: Verdict) -> None:
     """Renames and links across directories, and mounts in a user namespace inside."""
     must = results.must
-    kinds = [kind for kind in NAMESPACE_KINDS if kind != "no-unix"]
+    kinds = [kind for kind in NAMESPACE_KINDS + FILTER_KINDS if results.has_plan(user, kind)]
     found: list[str] = []
-    for kind in ("none", *kinds, "no-unix"):
+    for kind in ("none", *kinds):
         found += must(user, kind, "move", "open")
     has_domains = results.facts.get("landlock", "0") != "0"
     if has_domains:
-        for kind in ("none", *kinds, "no-unix"):
+        for kind in ("none", *kinds):
             found += must(user, kind, "domain-move", "open")
             found += must(user, kind, "domain-mounts", "shut")
     row = "renames across directories inside, also for callers in a Landlock file domain"
     verdict.note(row, user, "work" if has_domains else "no such domains", found)
 
+    shuts_paths = [kind for kind in kinds if kind.endswith("no-unix")]
     found = []
-    for kind in ("none", *kinds):
+    for kind in {"none", *kinds} - set(shuts_paths):
         found += must(user, kind, "mounts", "open")
     verdict.note("`unshare -Urm` inside", user, "works", found)
     by_landlock = results.version >= RESOLVE_UNIX
-    found = must(user, "no-unix", "mounts", "shut" if by_landlock else "open")
+    found = []
+    for kind in shuts_paths:
+        found += must(user, kind, "mounts", "shut" if by_landlock else "open")
     shown = "refused" if by_landlock else "works"
     verdict.note("... with `unix_sockets=False`", user, shown, found)
 
