@@ -71,10 +71,71 @@ def test_a_silent_guest_is_broken_in_every_row(series: str, kernels) -> None:
     assert {cells["`ip`"]["root"], cells["fails closed"]["user"]} == {"BROKEN"}
 
 
+def plan_line(kernels, user: str, kind: str, **values: int) -> str:
+    words = [f"{name}={values.get(name, 0)}" for name in kernels.report.PLAN]
+    return f"plan {user} {kind} {' '.join(words)}"
+
+
 def test_promises_that_a_kernel_should_give_are_missed(kernels) -> None:
     """Fewer layers than this kernel has is an error too, not only a smaller claim."""
-    verdict = kernels.report.judge("6.12", ["plan user shared 0 0 0 0 1"])
+    verdict = kernels.report.judge("6.12", [plan_line(kernels, "user", "shared")])
     assert any(line.startswith("user, shared: promises") for line in verdict.broken)
+
+
+def test_what_is_not_promised_for_root_alone_must_hold_all_the_same(kernels) -> None:
+    """Root's children may write a shared namespace's settings; their memory is out of reach."""
+    for inside, is_broken in (("shut", False), ("open", True)):
+        lines = ["ran root unsealed sibling-mem open", f"ran root shared sibling-mem {inside}"]
+        results = kernels.report.Results("6.12", lines)
+        found = kernels.report.judge_attempt(results, "root", "shared", "sibling-mem", set())
+        assert bool(found) == is_broken
+    assert "siblings" in results.expected("user", "shared")
+    for user, kind in (("root", "shared"), ("root", "no-unix"), ("user", "map-root")):
+        assert "siblings" not in results.expected(user, kind)
+    assert "siblings" in results.expected("root", "private")
+
+
+@pytest.mark.parametrize(
+    ("series", "user", "kind", "has_cookie", "proof"),
+    [
+        ("5.10", "user", "shared", True, "contents"),
+        ("6.1", "user", "shared", True, "cookie"),
+        ("6.17", "root", "shared", False, "contents"),
+        ("6.18", "user", "shared", False, "id"),
+        ("6.18", "root", "make", False, "id"),
+        ("6.18", "user", "make", False, "contents"),
+    ],
+)
+def test_the_best_proof_that_the_kernel_has_is_used(
+    series: str, user: str, kind: str, has_cookie: bool, proof: str, kernels
+) -> None:
+    name = kind if has_cookie else f"{kind}-no-cookie"
+    for number, found in kernels.report.PROOFS.items():
+        lines = [plan_line(kernels, user, name, proof=number)]
+        broken = kernels.report.judge(series, lines).broken
+        said = [line for line in broken if line.startswith(f"{user}, {name}: proof")]
+        assert bool(said) == (found != proof)
+
+
+@pytest.mark.parametrize("outcome", ["open", "shut", "failed:1:1", "status-101-launch:"])
+def test_a_foreign_namespace_is_refused_by_its_proof_and_nothing_else(
+    outcome: str, kernels
+) -> None:
+    refused = kernels.report.failed("verify-net", "EEXIST")
+    assert said_of_foreign(kernels, "open", refused) == []
+    assert said_of_foreign(kernels, "open", outcome)
+    assert said_of_foreign(kernels, "shut", refused)  # nobody listens there: no proof
+
+
+def said_of_foreign(kernels, control: str, outcome: str) -> list[str]:
+    kinds = ("shared", "private", "map-root")
+    lines = [
+        f"ran user {kind} {name} {outcome}"
+        for kind in kinds
+        for name in ("foreign", "foreign-no-cookie")
+    ]
+    found = kernels.report.judge("6.12", [f"ran user none foreign {control}", *lines]).broken
+    return [line for line in found if line.startswith("user") and ": foreign" in line]
 
 
 def test_every_break_still_finds_what_it_breaks(kernels, tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from . import boot, fetch, image, report
 # them is reported as a failure, until it is taken out here.
 SERIES = ("5.10", "6.1", "6.12", "6.16", "6.17", "6.18", "6.19", "7.0", "7.1", "7.2", "7.3")
 PYTHON_ON = ("oldest", "trixie", "newest")
-AT_ONCE = 2
 DOCUMENT = image.ROOT / "docs/environments.md"
 MARKERS = ("<!-- kernels: generated -->", "<!-- /kernels -->")
 
@@ -43,6 +42,9 @@ def parse() -> argparse.Namespace:
         "--write",
         action="store_true",
         help="put the table into docs/environments.md, when every promise held",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=2, metavar="N", help="guests at the same time (%(default)s)"
     )
     parser.add_argument("--list", action="store_true", help="what the mirror has, and no more")
     parser.add_argument(
@@ -127,7 +129,7 @@ def main() -> int:
     names = dict.fromkeys(map(fetch.series_of, options.kernel or (*SERIES, "newest")))
     with (
         tempfile.TemporaryDirectory(prefix="netless-kernels.") as folder,
-        concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool,
+        concurrent.futures.ThreadPoolExecutor(options.jobs) as pool,
     ):
         needs_apparmor = options.ubuntu or options.python
         runs = Runs(Path(folder), options.breaks, with_apparmor=needs_apparmor)

@@ -2,13 +2,19 @@
  * attempt WHAT [ARGUMENT]: exit status 0 when it works, 1 when it is refused.
  *
  *   listen            TCP and UDP on 127.0.0.1 and ::1, port 8000; AF_UNIX /run/s (stream), /run/d
- *                     (datagram) and @netless-outside; a byte to /run/reached for each arrival
+ *                     (datagram), @netless-outside and @netless-datagram; a byte to /run/reached
+ *                     for each arrival over the network
  *   serve @NAME       an abstract socket, until killed; says "r" when ready
  *   udp ADDRESS       a datagram to port 8000 there
  *   through FD        a byte through an inherited descriptor
+ *   send FD @NAME     a datagram to an abstract name through an inherited descriptor
  *   closed FD         that number is not open
  *   own-loopback      a TCP server and a client of it, both in here
  *   own-unix PATH     an AF_UNIX server and a client of it, both in here
+ *   move              a rename and a link from one directory to another
+ *   lost-packets, lost-stream
+ *                     a write to a socket pair of that kind whose other end is closed: EPIPE
+ *   quit              a signal that dumps core, to itself
  *   hunt HEX          says "r", reads a pid, writes "X" to that address of that process by
  *                     all known means, says "d"
  *   as UID PROGRAM... the program, as that user
@@ -20,6 +26,7 @@
 #include <grp.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,7 +99,7 @@ static int be_the_outside(void)
     static const struct { const char *name; int type, is_network; } all[] = {
         {"127.0.0.1", SOCK_STREAM, 1}, {"127.0.0.1", SOCK_DGRAM, 1}, {"::1", SOCK_STREAM, 1},
         {"::1", SOCK_DGRAM, 1}, {"/run/s", SOCK_STREAM, 0}, {"/run/d", SOCK_DGRAM, 0},
-        {"@netless-outside", SOCK_STREAM, 0},
+        {"@netless-outside", SOCK_STREAM, 0}, {"@netless-datagram", SOCK_DGRAM, 0},
     };
     enum { COUNT = sizeof all / sizeof *all };
     struct pollfd polled[COUNT];
@@ -164,6 +171,26 @@ static int hunt(unsigned long at)
     return write(1, "d", 1) == 1 && done ? 0 : 1;
 }
 
+static int move(void)
+{
+    char here[] = "/run/move.XXXXXX";
+
+    if (mkdtemp(here) == NULL || chdir(here) < 0 || mkdir("a", 0700) < 0 || mkdir("b", 0700) < 0 ||
+        close(open("a/x", O_WRONLY | O_CREAT, 0600)) < 0)
+        return 2;
+    return outcome(rename("a/x", "b/x") < 0 ? -1 : link("b/x", "a/y"));
+}
+
+/* A signal would end it. */
+static int write_to_nobody(int type)
+{
+    int pair[2];
+    signal(SIGPIPE, SIG_DFL);
+    if (socketpair(AF_UNIX, type, 0, pair) < 0 || close(pair[1]) < 0)
+        return 2;
+    return write(pair[0], "x", 1) < 0 && errno == EPIPE ? 0 : 1;
+}
+
 static int run_as(unsigned int id, char **program)
 {
     if (setgroups(0, NULL) < 0 || setresgid(id, id, id) < 0 || setresuid(id, id, id) < 0)
@@ -184,6 +211,16 @@ int main(int argc, char **argv)
         serve_for_siblings(argument);
     if (strcmp(what, "through") == 0)
         return outcome(write(atoi(argument), "x", 1));
+    if (strcmp(what, "send") == 0 && argc > 3) {
+        length = local(argv[3], &address);
+        return outcome(sendto(atoi(argument), "x", 1, 0, (struct sockaddr *)&address, length));
+    }
+    if (strcmp(what, "move") == 0)
+        return move();
+    if (strcmp(what, "lost-packets") == 0 || strcmp(what, "lost-stream") == 0)
+        return write_to_nobody(what[5] == 'p' ? SOCK_SEQPACKET : SOCK_STREAM);
+    if (strcmp(what, "quit") == 0)
+        return raise(SIGQUIT);
     if (strcmp(what, "closed") == 0)
         return fcntl(atoi(argument), F_GETFD) >= 0;
     if (strcmp(what, "hunt") == 0)

@@ -7,7 +7,8 @@ chmod 666 /run/reached
 until [ -s /run/listening ]; do usleep 10000; done
 echo "@ fact release $(uname -r)"
 echo "@ fact modules $(wc -w </modules/order)"
-echo "@ fact landlock $(/launch none --describe)"
+landlock=$(/launch none --describe)
+echo "@ fact landlock $landlock"
 as_one root ""
 as_one user "/attempt as 1000"
 usleep 200000

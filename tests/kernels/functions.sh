@@ -1,6 +1,6 @@
 # What the jobs of stage C are made of. Each line that begins with "@" is a result; report.py says what each must be:
 #   @ fact NAME VALUE
-#   @ plan USER KIND WAY LAYERS SCOPED FS UNIX     or how it failed
+#   @ plan USER KIND NAME=VALUE...                 or how it failed
 #   @ ran USER KIND NAME OUTCOME                   "open", "shut", or how the launch failed
 #   @ arrivals SEEN EXPECTED                       at the listener on 127.0.0.1 and ::1
 # USER is root or user, KIND one of launch.c's. The controls run as "none" (no isolation), as
@@ -115,6 +115,60 @@ strikes() {
     [ "$USER" = root ] || ran strike unsealed --attacked -- /bin/true
 }
 
+settings() {
+    # Of the network namespace, and of the user namespace: what siblings have in common.
+    ran net-settings "$1" -- /bin/sh -c 'echo 4096 >/proc/sys/net/ipv4/ip_local_reserved_ports'
+    ran user-settings "$1" -- /bin/sh -c 'echo 4096 >/proc/sys/user/max_net_namespaces'
+}
+
+files() {
+    # Renames and links across directories, and the mounts of nested sandboxes.
+    ran move "$1" -- /attempt move
+    ran mounts "$1" -- /bin/unshare -Urm /bin/true
+    [ "$landlock" != 0 ] || return
+    ran domain-move "$1" --file-domain -- /attempt move
+    ran domain-mounts "$1" --file-domain -- /bin/unshare -Urm /bin/true
+}
+
+replaced() {
+    # Another namespace under the numbers of the kept one, for each proof that there is.
+    ran foreign none --foreign -- /connect 127.0.0.1 8001
+    for kind in shared private map-root; do
+        ran foreign $kind --foreign -- /connect 127.0.0.1 8001
+        ran foreign-no-cookie $kind --refuse getsockopt --foreign -- /connect 127.0.0.1 8001
+    done
+    for kind in shared private loopback make; do
+        echo "@ plan $USER $kind-no-cookie $($AS /launch $kind --refuse getsockopt --describe)"
+        ran runs-no-cookie $kind --refuse getsockopt -- /bin/true
+        ran no-cookie $kind --refuse getsockopt -- /connect 127.0.0.1 8000
+    done
+}
+
+ended() {
+    # By SIGQUIT, right before execve and after it: with how many cores left behind.
+    local name=$1 kind=$2 found
+    rm -rf /run/cores
+    mkdir -m 1777 /run/cores
+    shift
+    found=$(cd /run/cores && ulimit -c unlimited && outcome "$@")
+    echo "@ ran $USER $kind $name $found$(ls /run/cores | wc -l)"
+}
+
+starts() {
+    # Ways in which a launch is made.
+    ran lost-packets none -- /attempt lost-packets
+    ran lost-stream none -- /attempt lost-stream
+    ended quit none -- /attempt quit
+    for kind in shared make; do
+        ended quit $kind --quit -- /bin/true
+        ended quit-later $kind -- /attempt quit
+        ran no-clone3 $kind --refuse clone3 -- /bin/true
+        ran thread $kind --thread -- /bin/true
+        ran thread-no-clone3 $kind --thread --refuse clone3 -- /bin/true
+        ran thread-no-cookie $kind --thread --refuse getsockopt -- /bin/true
+    done
+}
+
 descriptors() {
     local fd
     for fd in tcp udp netlink vsock tun netns userns pidfd procdir memory io_uring userfaultfd; do
@@ -127,6 +181,10 @@ descriptors() {
     done
     ran fd-datagram-pair no-unix --fd datagram-pair -- /bin/true
     ran fd-stream-pair no-unix --fd stream-pair -- /bin/true
+    # One that is not connected yet reaches whatever name the domain of its user allows.
+    for fd in none shared make $([ "$filter" = no ] || echo filter); do
+        ran fd-names $fd --fd unix-datagram -- /attempt send 7 @netless-datagram
+    done
     ran fd-through none --fd tcp -- /attempt through 7
     expected=$((expected + 2))      # the launch that was refused had connected before
 }
@@ -172,6 +230,10 @@ lies() {
     done
     for kind in shared private map-root; do
         ran lie-make $kind --lie-make -- /connect 127.0.0.1 8000
+        ran lie-user $kind --lie-user -- /connect 127.0.0.1 8000
+    done
+    for kind in private loopback; do
+        ran lie-unshare $kind --lie-unshare -- /connect 127.0.0.1 8000
     done
 }
 
@@ -184,23 +246,33 @@ controls() {
     holes unsealed
     paths unsealed
     ran packet unsealed-root -- /holes packet
+    settings unsealed-root
+    files none
 }
 
 isolated() {
     local plan=$($AS /launch "$1" --describe)
     echo "@ plan $USER $1 $plan"
     case $plan in failed:*) return ;; esac
+    case $1 in filter) filter=yes ;; esac
     ordinary "$1"
+    files "$1"
     network "$1"
     case $1 in filter*) ;; *) ran own-unix "$1" -- /attempt own-unix "/run/own-$USER-$1" ;; esac
     case $1 in *loopback) ran own-loopback "$1" -- /attempt own-loopback ;; esac
-    case $1 in shared | make | map-root) siblings "$1"; ran packet "$1" -- /holes packet ;; esac
+    case $1 in
+        shared | private | make | map-root)
+            siblings "$1"
+            settings "$1"
+            ran packet "$1" -- /holes packet
+            ;;
+    esac
     # The layers are the same whatever the way in.
     case $1 in shared | make | no-unix | filter*) outside "$1"; paths "$1"; holes "$1" ;; esac
 }
 
 as_one() {
-    USER=$1 AS=$2
+    USER=$1 AS=$2 filter=no
     controls
     for kind in shared private loopback make make-loopback map-root no-unix filter filter-no-unix; do
         isolated $kind
@@ -209,4 +281,6 @@ as_one() {
     strikes
     limits
     lies
+    replaced
+    starts
 }

@@ -5,14 +5,24 @@
  * The exit status is the program's; 100 when the launch failed, with
  * "failed:STEP:ERRNO" on stdout; 101 when this program is wrong.
  *
- *   --describe         print "way layers scoped fs unix" of the settled plan, and start nothing;
- *                      with "none", the kernel's Landlock ABI
+ *   --describe         print the settled plan as NAME=VALUE words, and start nothing; with "none",
+ *                      the kernel's Landlock ABI
  *   --without-seal     the control of every layer: the same launch without any
  *   --fd NAME          let the child inherit such a descriptor, as number 7
  *   --sibling          start `attempt serve` with the same plan first; SIBLING among the
  *                      arguments stands for its pid
  *   --lie-make, --lie-launch
- *                      a kernel that says yes to a new network namespace and gives none
+ *                      a kernel that says yes to a new network namespace and gives none; while the
+ *                      plan is settled, or after that
+ *   --lie-unshare, --lie-user
+ *                      ... to unshare alone, or to entering the user namespace; after that
+ *   --refuse CALL      a filter around this program refuses getsockopt or clone3
+ *   --file-domain      this program is in a Landlock domain that handles files and allows all
+ *   --foreign          once the plan is settled, another namespace takes the place of the kept
+ *                      one: the handles' numbers and the inode's. lo is up there, and somebody
+ *                      listens on 127.0.0.1, port 8001. With "none" the program is in there
+ *   --thread           the launch is made by a thread with the smallest stack that there is
+ *   --quit             right before execve the child gets SIGQUIT
  *   --confine NAME     whoever makes a user namespace changes to that AppArmor profile, as
  *                      on Ubuntu
  *   --enter NAME       this program runs in that AppArmor profile
@@ -30,7 +40,9 @@
 #include "spawn.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <linux/capability.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,18 +52,21 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "around.h"
 #include "opened.h"
 
 enum { FAILED = 100, WRONG = 101, PASSED_FD = 7 };
+enum lie { SETNS_NET = 1, SETNS_USER = 2, UNSHARE_NET = 4 };
 
 struct options {
-    const char *kind, *fd, *profile;
+    const char *kind, *fd, *profile, *refused;
     char **program;
-    int describe, without_seal, sibling, lie_make, lie_launch, ids, dumpable, attacked,
-        plain_attacker, empty;
+    int describe, without_seal, sibling, lie_make, lie_launch, lie_unshare, lie_user, ids,
+        dumpable, attacked, plain_attacker, empty, file_domain, foreign, thread, quit;
 };
 
-static int lying, emptied;
+static int lies, emptied, quits;
+static struct netless_namespace foreign = {.user_fd = -1, .net_fd = -1};
 static const char *confinement;
 static char canary[5] = "safe";
 
@@ -82,7 +97,7 @@ static int change_profile(const char *profile)
 
 int __wrap_unshare(int flags)
 {
-    if (lying)
+    if (lies & UNSHARE_NET)
         flags &= ~CLONE_NEWNET;
     int result = flags == 0 ? 0 : __real_unshare(flags);
     return result == 0 && confinement != NULL && (flags & CLONE_NEWUSER)
@@ -92,8 +107,10 @@ int __wrap_unshare(int flags)
 
 int __wrap_setns(int fd, int kind)
 {
-    if (lying)
+    if (lies & SETNS_NET)
         kind &= ~CLONE_NEWNET;
+    if (lies & SETNS_USER)
+        kind &= ~CLONE_NEWUSER;
     return kind == 0 ? 0 : __real_setns(fd, kind);
 }
 
@@ -102,6 +119,8 @@ int __wrap_execve(const char *path, char *const argv[], char *const envp[])
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
     const struct __user_cap_data_struct none[2] = {{0, 0, 0}, {0, 0, 0}};
 
+    if (quits)
+        kill(getpid(), SIGQUIT);
     if (emptied && syscall(SYS_capset, &header, none) < 0)
         return -1;
     if (is_attacked) {
@@ -170,35 +189,37 @@ static void draft(const struct options *options, struct netless_plan *plan)
     if (kind->way != NETLESS_WAY_FILTER && plan->sealed.user_fd < 0)
         plan->way = NETLESS_WAY_MAKE;           /* as _settle_with does */
     netless_plan_seal(plan);
-    if (kind->way == NETLESS_WAY_FILTER &&
-        (netless_has_root_powers() || !(plan->layers & NETLESS_LAYER_LANDLOCK))) {
+    if ((kind->way == NETLESS_WAY_FILTER && netless_has_root_powers()) ||
+        plan->required & ~plan->layers) {
         report = (struct netless_report){.step = NETLESS_STEP_UNSUPPORTED, .error = EPERM};
         failed(&report);
     }
 }
 
-/* As netless._native does: what a probe could not install is not promised. */
-static void settle(const struct options *options, struct netless_plan *plan)
+/* As netless._native does: what a probe could not install is not promised. How it was proved. */
+static int settle(const struct options *options, struct netless_plan *plan)
 {
     struct netless_request probe = {.probe = 1};
 
     draft(options, plan);
-    plan->optional = plan->layers;
     leave_alone(&probe);
     if (netless_spawn(plan, &probe) < 0)
         failed(&probe.report);
     plan->layers = options->without_seal ? 0 : probe.report.layers;
     plan->optional = 0;
+    return probe.report.proof;
 }
 
-static void describe(const struct options *options, const struct netless_plan *plan)
+static void describe(const struct options *options, const struct netless_plan *plan, int proof)
 {
     if (strcmp(options->kind, "none") == 0) {
         printf("%d\n", netless_landlock_abi());
         return;
     }
-    printf("%d %d %d %d %d\n", plan->way, plan->layers, plan->landlock_scoped != 0,
-           plan->landlock_fs != 0, plan->unix_sockets);
+    printf("way=%d layers=%d landlock_scoped=%d paths_by_landlock=%d unix_sockets=%d map_root=%d "
+           "euid=%u proof=%d\n",
+           plan->way, plan->layers, plan->landlock_scoped != 0, plan->paths_by_landlock,
+           plan->unix_sockets, plan->map_root, plan->sealed.euid, proof);
 }
 
 /* ---- children ---- */
@@ -243,10 +264,41 @@ static pid_t spawn(const struct netless_plan *plan, const struct options *option
     return pid;
 }
 
+/* ---- the launching thread ---- */
+
+struct spawning {
+    const struct netless_plan *plan;
+    const struct options *options;
+    pid_t pid;
+};
+
+static void *spawn_in_thread(void *argument)
+{
+    struct spawning *it = argument;
+    it->pid = spawn(it->plan, it->options, it->options->program, NULL, 0);
+    return NULL;
+}
+
+static pid_t spawn_by_thread(const struct netless_plan *plan, const struct options *options)
+{
+    struct spawning it = {.plan = plan, .options = options};
+    pthread_attr_t attributes;
+    pthread_t thread;
+
+    if ((errno = pthread_attr_init(&attributes)) != 0 ||
+        (errno = pthread_attr_setstacksize(&attributes, (size_t)PTHREAD_STACK_MIN)) != 0 ||
+        (errno = pthread_create(&thread, &attributes, spawn_in_thread, &it)) != 0 ||
+        (errno = pthread_join(thread, NULL)) != 0)
+        wrong("a thread");
+    return it.pid;
+}
+
 static pid_t spawn_plain(char **program)
 {
     pid_t pid = vfork();
     if (pid == 0) {
+        if (foreign.user_fd >= 0 && enter_both(&foreign) < 0)
+            _exit(126);
         __real_execve(program[0], program, environ);
         _exit(127);
     }
@@ -312,7 +364,8 @@ static int launch(const struct options *options, const struct netless_plan *plan
     }
     pid_t pid = strcmp(options->kind, "none") == 0
                     ? spawn_plain(options->program)
-                    : spawn(plan, options, options->program, keep, kept);
+                : options->thread ? spawn_by_thread(plan, options)
+                                  : spawn(plan, options, options->program, keep, kept);
     int status = wait_for(pid);
     if (options->attacked)      /* the attacker's word, and what became of the memory */
         return status != 0 ? WRONG : strcmp(canary, "safe") != 0 ? 0 : wait_for(sibling);
@@ -333,10 +386,13 @@ static void parse(int argc, char **argv, struct options *options)
         {"--lie-launch", &options->lie_launch}, {"--ids", &options->ids},
         {"--dumpable", &options->dumpable}, {"--empty", &options->empty},
         {"--attacked", &options->attacked}, {"--plain-attacker", &options->plain_attacker},
+        {"--lie-unshare", &options->lie_unshare}, {"--lie-user", &options->lie_user},
+        {"--file-domain", &options->file_domain}, {"--foreign", &options->foreign},
+        {"--thread", &options->thread}, {"--quit", &options->quit},
     };
     const struct { const char *name, **value; } values[] = {
         {"--fd", &options->fd}, {"--confine", &confinement},
-        {"--enter", &options->profile},
+        {"--enter", &options->profile}, {"--refuse", &options->refused},
     };
     int at = 2;
 
@@ -354,23 +410,42 @@ static void parse(int argc, char **argv, struct options *options)
         wrong("usage: launch KIND [OPTION ...] -- PROGRAM [ARGUMENT ...]");
 }
 
+/* What surrounds this program, and so everything that it starts. */
+static void surround(const struct options *options)
+{
+    if (options->fd != NULL && open_as(options->fd, PASSED_FD) < 0)
+        wrong(options->fd);
+    if (options->profile != NULL && change_profile(options->profile) < 0)
+        wrong(options->profile);
+    if (options->file_domain && enter_file_domain() < 0)
+        wrong("a file domain");
+    if (options->refused != NULL && refuse(options->refused) < 0)
+        wrong(options->refused);
+}
+
 int main(int argc, char **argv)
 {
     struct options options = {.kind = NULL};
-    struct netless_plan plan = {.way = 0};
+    struct netless_plan plan = {.way = 0, .sealed = {.user_fd = -1, .net_fd = -1}};
+    int proof = NETLESS_PROOF_NONE;
 
     parse(argc, argv, &options);
-    if (options.fd != NULL && open_as(options.fd, PASSED_FD) < 0)
-        wrong(options.fd);
-    if (options.profile != NULL && change_profile(options.profile) < 0)
-        wrong(options.profile);
-    lying = options.lie_make;
-    if (strcmp(options.kind, "none") != 0)
-        settle(&options, &plan);
-    lying = options.lie_launch;
+    surround(&options);
+    lies = options.lie_make ? SETNS_NET | UNSHARE_NET : 0;
+    for (int patience = 50; patience > 0; patience--) {
+        if (strcmp(options.kind, "none") != 0)
+            proof = settle(&options, &plan);
+        if (!options.foreign || replace(&plan.sealed, &foreign) == 0)
+            break;
+        if (errno != EAGAIN || patience == 1)
+            wrong("a foreign namespace");
+    }
+    lies = (options.lie_launch ? SETNS_NET | UNSHARE_NET : 0) |
+           (options.lie_unshare ? UNSHARE_NET : 0) | (options.lie_user ? SETNS_USER : 0);
     if (options.describe) {
-        describe(&options, &plan);
+        describe(&options, &plan, proof);
         return 0;
     }
+    quits = options.quit;
     return launch(&options, &plan);
 }

@@ -62,6 +62,7 @@ static int one_pipe(void)
 static int tcp(void) { return internet(SOCK_STREAM); }
 static int udp(void) { return internet(SOCK_DGRAM); }
 static int netlink(void) { return socket(AF_NETLINK, SOCK_RAW, 0); }
+static int unix_datagram(void) { return socket(AF_UNIX, SOCK_DGRAM, 0); }
 static int packet(void) { return socket(AF_PACKET, SOCK_RAW, 0); }
 static int vsock(void) { return socket(AF_VSOCK, SOCK_STREAM, 0); }
 static int tun(void) { return open("/dev/net/tun", O_RDWR); }
@@ -90,7 +91,7 @@ int open_as(const char *name, int number)
         {"eventfd", events}, {"timerfd", timer}, {"epoll", polls}, {"signalfd", signals},
         {"inotify", notify}, {"memfd", memfd}, {"null", null}, {"file", file}, {"pipe", one_pipe},
         {"stream-pair", stream_pair}, {"seqpacket-pair", packet_pair},
-        {"datagram-pair", datagram_pair},
+        {"datagram-pair", datagram_pair}, {"unix-datagram", unix_datagram},
     };
     errno = EINVAL;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -40,7 +41,9 @@ NAMESPACE_KINDS = ("shared", "private", "loopback", "make", "make-loopback", "ma
 FILTER_KINDS = ("filter", "filter-no-unix")
 # The layers are the same whatever the way in, so not everything is tried after each.
 WITH_EVERYTHING = ("shared", "make", "no-unix", *FILTER_KINDS)
-WITH_SIBLINGS = ("shared", "make", "map-root")
+WITH_SIBLINGS = ("shared", "private", "make", "map-root")
+# Their children are in one network namespace, whose settings uid 0 inside may write.
+SHARED_KINDS = ("shared", "map-root", "no-unix")
 
 REFUSED_DESCRIPTORS = (
     *("tcp", "udp", "netlink", "vsock", "tun", "netns", "userns", "pidfd", "procdir", "memory"),
@@ -53,12 +56,18 @@ FINE_DESCRIPTORS = (
 )
 
 # The first Linux with each of these.
+NETNS_COOKIES = (5, 14)
 IO_URING_SOCKETS = (5, 19)
 FILTER_MECHANISM = (6, 7)
 LANDLOCK_SCOPES = (6, 12)
+NAMESPACE_IDS = (6, 18)
 RESOLVE_UNIX = (7, 1)
 APPARMOR_USERNS = (6, 7)
 
+# What `launch --describe` prints.
+PLAN = ["way", "layers", "landlock_scoped", "paths_by_landlock", "unix_sockets", "map_root"]
+PLAN += ["euid", "proof"]
+PROOFS = _native._names("netless_proof", "NETLESS_PROOF_") if _native.lib else {}
 SUITES = ("denial", "namespace", "environments", "conformance")
 ALWAYS = {
     *("ip", "inherited-sockets", "vm-sockets", "unix-abstract", "key-upcalls", "tty-injection"),
@@ -84,7 +93,8 @@ class Results:
     def __init__(self, series: str, lines: list[str]) -> None:
         self.version = tuple(map(int, series.split(".")))
         self.facts: dict[str, str] = {}
-        self.plans: dict[tuple[str, str], list[str]] = {}
+        self.plans: dict[tuple[str, str], dict[str, int]] = {}
+        self.refusals: dict[tuple[str, str], str] = {}
         self.ran: dict[tuple[str, str, str], str] = {}
         self.arrivals = ["no line", "of it"]
         self.odd: list[str] = []
@@ -92,8 +102,10 @@ class Results:
             kind, *words = line.split()
             if kind == "fact" and len(words) == 2:
                 self.facts[words[0]] = words[1]
-            elif kind == "plan" and len(words) > 2:
-                self.plans[words[0], words[1]] = words[2:]
+            elif kind == "plan" and len(words) == 3 and words[2].startswith("failed:"):
+                self.refusals[words[0], words[1]] = words[2]
+            elif kind == "plan" and [word.partition("=")[0] for word in words[2:]] == PLAN:
+                self.plans[words[0], words[1]] = plan_of(words[2:])
             elif kind == "ran" and len(words) == 4:
                 self.ran[words[0], words[1], words[2]] = words[3]
             elif kind == "arrivals" and len(words) == 2:
@@ -110,31 +122,40 @@ class Results:
 
     def guarantees(self, user: str, kind: str) -> frozenset[str] | None:
         """What netless would claim for this plan; None where there is none."""
-        words = self.plans.get((user, kind), ["missing"])
-        if len(words) != 5:
+        plan = self.plans.get((user, kind))
+        if plan is None:
             return None
-        way, layers, scoped, handles, unix_sockets = map(int, words)
-        return _native._guarantees(
-            SimpleNamespace(
-                way=way,
-                layers=layers,
-                landlock_scoped=scoped,
-                landlock_fs=handles,
-                unix_sockets=unix_sockets,
-                inherit_sockets=0,
-            )
-        )
+        sealed = SimpleNamespace(euid=plan["euid"])
+        return _native._guarantees(SimpleNamespace(**plan, sealed=sealed, inherit_sockets=0))
 
-    def expected(self, kind: str) -> set[str]:
+    def proof(self, user: str, kind: str) -> str:
+        """How the network namespace of these children was proved to be the right one."""
+        return PROOFS.get(self.plans.get((user, kind), {}).get("proof", -1), "not tried")
+
+    def expected_proof(self, user: str, kind: str, *, has_cookie: bool) -> str:
+        """By the id that this kernel has, if the child may ask for it."""
+        if has_cookie and self.version >= NETNS_COOKIES:
+            return "cookie"
+        # Only who has power over a network namespace gets a handle of it from a socket: a user
+        # has none over the one that a child leaves by making its own.
+        knows_outside = kind != "make" or user == "root"
+        return "id" if knows_outside and self.version >= NAMESPACE_IDS else "contents"
+
+    def expected(self, user: str, kind: str) -> set[str]:
         """What the README promises on this kernel."""
         promised = set(ALWAYS)
-        if kind.startswith("make") or self.version >= LANDLOCK_SCOPES:
+        writes_settings = kind in SHARED_KINDS and (user == "root" or kind == "map-root")
+        if self.shuts_siblings(kind) and not writes_settings:
             promised.add("siblings")
         if kind in FILTER_KINDS and self.version < LANDLOCK_SCOPES:
             promised.discard("unix-abstract")
         if kind.endswith("no-unix"):
             promised |= {"unix-path", "names"}
         return promised
+
+    def shuts_siblings(self, kind: str) -> bool:
+        """Are siblings kept from each other's sockets and memory here?"""
+        return kind.startswith("make") or self.version >= LANDLOCK_SCOPES
 
     def has_plan(self, user: str, kind: str) -> bool:
         """Must this kind work for that user here?"""
@@ -151,6 +172,12 @@ class Results:
         if name in ROOTS_ONLY:
             return user == "root"
         return name != "io-uring" or self.version >= IO_URING_SOCKETS
+
+
+def plan_of(words: list[str]) -> dict[str, int]:
+    """Its fields by name."""
+    pairs = (word.split("=") for word in words)
+    return {name: int(value) for name, value in pairs}
 
 
 def worded(outcome: str) -> str:
@@ -186,7 +213,7 @@ def judge_guarantees(results: Results, user: str, verdict: Verdict) -> None:
     kinds = [kind for kind in NAMESPACE_KINDS + FILTER_KINDS if results.has_plan(user, kind)]
     claims = {kind: results.guarantees(user, kind) for kind in kinds}
     for kind in kinds:
-        if claims[kind] != results.expected(kind):
+        if claims[kind] != results.expected(user, kind):
             found = ", ".join(sorted(claims[kind] or {"nothing"}))
             verdict.broken.append(f"{user}, {kind}: promises {found}")
     for guarantee, names in ATTEMPTS.items():
@@ -201,6 +228,8 @@ def judge_guarantees(results: Results, user: str, verdict: Verdict) -> None:
             value += ", no control"
         verdict.note(f"`{guarantee}`", user, value, broken)
         if guarantee == "siblings":
+            private = "held" if guarantee in (claims["private"] or ()) else "open"
+            verdict.note("`siblings`, `private=True`", user, private, broken)
             verdict.note("`siblings`, a namespace for each child", user, "held", broken)
     # Nothing of its own is tried: it is these two together.
     parts = {verdict.cells[f"`{guarantee}`"][user] for guarantee in ("unix-path", "key-upcalls")}
@@ -223,7 +252,9 @@ def judge_attempt(results: Results, user: str, kind: str, name: str, claims) -> 
     if name not in VM_SOCKETS or results.has_modules():
         possible = results.is_possible(user, name)
         broken = results.must(user, control, name, "open" if possible else "shut")
-    if guarantee in claims:
+    # Who may write the settings of a shared namespace is not promised "siblings"; the rest of
+    # it holds all the same.
+    if guarantee in claims or (guarantee == "siblings" and results.shuts_siblings(kind)):
         return broken + results.must(user, kind, name, "shut")
     if results.ran.get((user, kind, name)) in ("open", "shut"):
         return broken
@@ -245,7 +276,15 @@ def judge_the_rest(results: Results, user: str, verdict: Verdict) -> None:
     found = must(user, "unsealed-root", "packet", "open")
     for kind in WITH_SIBLINGS:
         found += must(user, kind, "packet", "shut")
+        found += must(user, kind, "user-settings", "shut")
+    found += must(user, "unsealed-root", "user-settings", "open")
     verdict.note("no power over the namespace", user, "held", found)
+
+    found = must(user, "unsealed-root", "net-settings", "open")
+    for kind in WITH_SIBLINGS:
+        found += must(user, kind, "net-settings", "open" if user == "root" else "shut")
+    shown = "theirs to write" if user == "root" else "held"
+    verdict.note("settings of the network namespace (`/proc/sys/net`)", user, shown, found)
 
     by_landlock = results.version >= RESOLVE_UNIX
     found = must(user, "no-unix", "own-unix", "open" if by_landlock else "shut")
@@ -264,10 +303,13 @@ def judge_the_rest(results: Results, user: str, verdict: Verdict) -> None:
     verdict.note("a sibling that strikes before `execve`", user, "held", found)
 
     verdict.note("fails closed", user, "held", judge_refusals(results, user))
+    judge_proofs(results, user, verdict)
+    judge_files(results, user, verdict)
+    judge_starts(results, user, verdict)
     has_filter = results.has_plan(user, "filter")
     found = []
     for kind in FILTER_KINDS:
-        if not has_filter and results.plans.get((user, kind)) != [failed("unsupported", "EPERM")]:
+        if not has_filter and results.refusals.get((user, kind)) != failed("unsupported", "EPERM"):
             found = [f"{user}, {kind}: not refused"]
     verdict.note("mechanism `filter`", user, "held" if has_filter else "refused", found)
 
@@ -298,7 +340,106 @@ def judge_refusals(results: Results, user: str) -> list[str]:
         found += results.must(user, kind, "lie-launch", failed("verify-net", "EEXIST"))
     for kind in ("shared", "private", "map-root"):
         found += results.must(user, kind, "lie-make", failed("verify-net", "EEXIST"))
+        # Nobody else gets into a network namespace without its user namespace.
+        by_proof = failed("verify-user", "EEXIST"), failed("setns-net", "EPERM")
+        found += results.must(user, kind, "lie-user", by_proof[user != "root"])
+    for kind in ("private", "loopback"):
+        found += results.must(user, kind, "lie-unshare", failed("verify-net", "EEXIST"))
     return found
+
+
+def judge_proofs(results: Results, user: str, verdict: Verdict) -> None:
+    """Which proof is used, and whether it sees through a namespace under the kept one's numbers."""
+    joining = ("shared", "private", "loopback")
+    for row, kinds, shown, has_cookie in (
+        ("proof of the network namespace", (*joining, "make"), "shared", True),
+        ("... where a filter refuses `getsockopt`", joining, "shared", False),
+        ("... and each child makes its own", ("make",), "make", False),
+    ):
+        suffix, found = "" if has_cookie else "-no-cookie", []
+        for kind in kinds:
+            proof = results.proof(user, kind + suffix)
+            expected = results.expected_proof(user, kind, has_cookie=has_cookie)
+            if proof != expected:
+                found.append(f"{user}, {kind}{suffix}: proof {proof}, not {expected}")
+            if not has_cookie:
+                found += results.must(user, kind, "runs-no-cookie", "open")
+                found += results.must(user, kind, "no-cookie", "shut")
+        verdict.note(row, user, results.proof(user, shown + suffix), found)
+
+    found = results.must(user, "none", "foreign", "open")
+    for kind in ("shared", "private", "map-root"):
+        for name in ("foreign", "foreign-no-cookie"):
+            found += results.must(user, kind, name, failed("verify-net", "EEXIST"))
+    verdict.note("kept handles that lead elsewhere", user, "refused", found)
+
+
+def judge_files(results: Results, user: str, verdict: Verdict) -> None:
+    """Renames and links across directories, and mounts in a user namespace inside."""
+    must = results.must
+    kinds = [kind for kind in NAMESPACE_KINDS + FILTER_KINDS if results.has_plan(user, kind)]
+    found: list[str] = []
+    for kind in ("none", *kinds):
+        found += must(user, kind, "move", "open")
+    has_domains = results.facts.get("landlock", "0") != "0"
+    if has_domains:
+        for kind in ("none", *kinds):
+            found += must(user, kind, "domain-move", "open")
+            found += must(user, kind, "domain-mounts", "shut")
+    row = "renames across directories inside, also for callers in a Landlock file domain"
+    verdict.note(row, user, "work" if has_domains else "no such domains", found)
+
+    shuts_paths = [kind for kind in kinds if kind.endswith("no-unix")]
+    found = []
+    for kind in {"none", *kinds} - set(shuts_paths):
+        found += must(user, kind, "mounts", "open")
+    verdict.note("`unshare -Urm` inside", user, "works", found)
+    by_landlock = results.version >= RESOLVE_UNIX
+    found = []
+    for kind in shuts_paths:
+        found += must(user, kind, "mounts", "shut" if by_landlock else "open")
+    shown = "refused" if by_landlock else "works"
+    verdict.note("... with `unix_sockets=False`", user, shown, found)
+
+
+def judge_starts(results: Results, user: str, verdict: Verdict) -> None:
+    """Threads, kernels and filters without ``clone3``; what ends a child before ``execve``."""
+    must, kinds = results.must, ("shared", "make")
+    found: list[str] = []
+    for kind in kinds:
+        for name in ("no-clone3", "thread", "thread-no-clone3", "thread-no-cookie"):
+            found += must(user, kind, name, "open")
+    verdict.note(
+        "launches by threads with the smallest stacks; without `clone3`", user, "ok", found
+    )
+
+    found = must(user, "none", "quit", f"status-{128 + signal.SIGQUIT}-1")
+    for kind in kinds:
+        found += must(user, kind, "quit", f"status-{128 + signal.SIGKILL}-0")
+        found += must(user, kind, "quit-later", f"status-{128 + signal.SIGQUIT}-1")
+    verdict.note("SIGQUIT before `execve`", user, "no core", found)
+
+    found = must(user, "none", "lost-packets", "open")
+    found += must(user, "none", "lost-stream", f"status-{128 + signal.SIGPIPE}-")
+    row = "`write` to a SEQPACKET socket whose peer is gone"
+    verdict.note(row, user, "EPIPE, no signal", found)
+
+    kinds += ("filter",) * results.has_plan(user, "filter")
+    judge_inherited_names(results, user, kinds, verdict)
+
+
+def judge_inherited_names(
+    results: Results, user: str, kinds: tuple[str, ...], verdict: Verdict
+) -> None:
+    """A fact that differs: what an AF_UNIX socket without a peer reaches from inside."""
+    words = {"open": "reached", "shut": "not reached", failed("descriptors", "EPERM"): "refused"}
+    found = results.must(user, "none", "fd-names", "open")
+    seen = {results.ran.get((user, kind, "fd-names"), "not tried") for kind in kinds}
+    allowed = {"shut"} if results.version >= LANDLOCK_SCOPES else set(words) - {"shut"}
+    if len(seen) != 1 or not seen <= allowed:
+        found.append(f"{user}: inherited AF_UNIX sockets: {', '.join(map(worded, seen))}")
+    row = "abstract names outside by an inherited AF_UNIX socket without a peer"
+    verdict.note(row, user, words.get(min(seen), "?"), found)
 
 
 def judge_ubuntu(series: str, lines: list[str]) -> Verdict:
@@ -313,7 +454,7 @@ def judge_ubuntu(series: str, lines: list[str]) -> Verdict:
             found += must("user", kind, way, outcome)
             found += must("user", kind, "runs", outcome if no_power else "open")
     found += must("user", "loopback", "own-loopback", "open")
-    if results.guarantees("user", "shared") != results.expected("shared"):
+    if results.guarantees("user", "shared") != results.expected("user", "shared"):
         found.append("user, shared: not the same guarantees")
     verdict.note("under Ubuntu's restriction", "user", "held", found)
 
