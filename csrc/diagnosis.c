@@ -45,6 +45,18 @@ static const char *read_text(const char *path, char *text, size_t size)
     return text;
 }
 
+/* Can it be read, be it empty? */
+static int can_read(const char *path)
+{
+    char byte;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t size = fd < 0 ? -1 : read(fd, &byte, 1);
+
+    if (fd >= 0)
+        close(fd);
+    return size >= 0;
+}
+
 /* The file's first number; -1 where there is none. */
 static long long number_in(const char *path)
 {
@@ -54,13 +66,14 @@ static long long number_in(const char *path)
     return end == text ? -1 : number;
 }
 
-/* A hexadecimal field of /proc/self/status, named with its colon. */
+/* A hexadecimal field of /proc/self/status, named with its colon; all bits where it
+   cannot be read, so that nothing is said to be missing that may be there. */
 static unsigned long long status(const char *field)
 {
     char text[8192];
     const char *found = strstr(read_text("/proc/self/status", text, sizeof text), field);
 
-    return found == NULL ? 0 : strtoull(found + strlen(field), NULL, 16);
+    return found == NULL ? ~0ULL : strtoull(found + strlen(field), NULL, 16);
 }
 
 static int is_filtered(void)
@@ -110,12 +123,15 @@ static int next_mapping(const char **map, unsigned long mapping[3])
     return mapping[2] > 0;
 }
 
+/* A map that cannot be read may have it. */
 static int is_mapped(const char *path, unsigned int id)
 {
     char text[4096];
     const char *map = read_text(path, text, sizeof text);
     unsigned long mapping[3];
 
+    if (!can_read(path))
+        return 1;
     while (next_mapping(&map, mapping))
         if (id >= mapping[0] && id - mapping[0] < mapping[2])
             return 1;

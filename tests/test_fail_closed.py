@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import netless
+from netless import _native
 from support import need
 
 pytestmark = pytest.mark.isolated
@@ -50,6 +51,7 @@ ISOLATION_STEPS = [
     ("open-namespace", "statx:error=EIO", "EIO", {"warm": False}),
     ("setns-user", "setns:error=EIO:when=1", "EIO", {}),
     ("setns-net", "setns:error=EIO:when=2", "EIO", {}),
+    ("verify-net", "setns:retval=0:when=2", "EEXIST", {}),
     ("verify-user", "ioctl:error=EIO:when=1", "EIO", {}),
     ("unshare-net", "unshare:error=EIO", "EIO", {"isolation": {"private": True}}),
     ("loopback", "ioctl:error=EIO:when=3", "EIO", {"isolation": {"loopback": True}}),
@@ -67,13 +69,29 @@ ISOLATION_STEPS = [
     ("bounding-set" if IS_ROOT else "no-new-privs", f"prctl:error=EPERM:when={FIRST}", "EPERM", {}),
     ("bounding-set", f"prctl:error=EPERM:when={FIRST + 4}", "EPERM", {}),
 ]
+ISOLATION_STEPS.append(("capabilities", "capset:error=EIO", "EIO", {"by_fork": True}))
 if not IS_ROOT:
     ISOLATION_STEPS += [
         ("setgroups", "write:error=EPERM:when=2", "EPERM", {"warm": False}),
         ("gid-map", "write:error=EPERM:when=3", "EPERM", {"warm": False}),
     ]
+if not IS_ROOT and _native.landlock_abi() >= 4:  # no filter holds root
+    ISOLATION_STEPS.append(
+        (
+            "verify-landlock",
+            "landlock_restrict_self:retval=0",
+            "EEXIST",
+            {"warm": False, "isolation": {"mechanism": "filter"}},
+        )
+    )
 # Reports are sent again after a signal, maps are not written again.
 ISOLATION_STEPS.append(("uid-map", "write:error=EINTR:when=1", "EINTR", {"warm": False}))
+# Not steps of a child on Linux; and those of the other user.
+NOT_HERE = {"none", "unsupported", "stale", "memory", "sandbox-init"}
+if IS_ROOT:
+    NOT_HERE |= {"no-new-privs", "setgroups", "gid-map"}
+if IS_ROOT or _native.landlock_abi() < 4:
+    NOT_HERE |= {"verify-landlock"}
 
 
 @pytest.mark.parametrize(
@@ -92,6 +110,13 @@ def test_failed_isolation_step_runs_nothing(
     assert result["zombies"] == 0
     # The kept namespace's pair may have been made, or remade.
     assert result["descriptors"] in (0, 2, -2)
+
+
+def test_every_step_is_made_to_fail() -> None:
+    """What the launch sequence gains, the list above gains too."""
+    first_ordinary = _native.lib.NETLESS_STEP_DESCRIPTORS
+    steps = {name for number, name in _native.STEPS.items() if number < first_ordinary}
+    assert steps - NOT_HERE == {case[0] for case in ISOLATION_STEPS}
 
 
 ORDINARY_STEPS = [

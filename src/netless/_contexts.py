@@ -81,8 +81,25 @@ class _Launcher:
 
 class _ForkPopen(_Launcher, popen_fork.Popen):
     def _launch(self, process_obj: process.BaseProcess) -> None:
-        fork = functools.partial(_native.fork, self._isolated.isolation)
-        seeing(_launch_of(popen_fork), os=Instead(os, fork=fork))(self, process_obj)
+        pipes: list[int] = []
+        replaced = Instead(
+            os,
+            fork=functools.partial(_native.fork, self._isolated.isolation),
+            pipe=functools.partial(_pipe, pipes),
+        )
+        try:
+            seeing(_launch_of(popen_fork), os=replaced)(self, process_obj)
+        except BaseException:
+            if not hasattr(self, "pid"):  # multiprocessing does not think of a fork that fails
+                for descriptor in pipes:
+                    os.close(descriptor)
+            raise
+
+
+def _pipe(made: list[int]) -> tuple[int, int]:
+    pipe = os.pipe()
+    made += pipe
+    return pipe
 
 
 class _SpawnPopen(_Launcher, popen_spawn.Popen):

@@ -7,6 +7,7 @@ Python can.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
@@ -48,9 +49,16 @@ def check(
 
 
 def all_open() -> list[int]:
-    """Every descriptor of this process, and the one that listed them."""
+    """Every descriptor of this process, and the one that listed them.
+
+    Raises:
+        OSError: the list is empty, which it cannot be.
+    """
     folder = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
-    return list(map(int, os.listdir(folder)))
+    found = list(map(int, os.listdir(folder)))
+    if not found:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), folder)
+    return found
 
 
 def _inheritable() -> Iterator[int]:

@@ -78,8 +78,11 @@ def is_chroot() -> bool:
 
 
 def has_own_id_mapped(which: str, number: int) -> bool:
-    """Is the caller's own id in its user namespace's map?"""
-    for line in (read(f"/proc/self/{which}_map") or "").splitlines():
+    """Is the caller's own id in its user namespace's map? Where that is not told, it may be."""
+    text = read(f"/proc/self/{which}_map")
+    if text is None:
+        return True
+    for line in text.splitlines():
         inside, _, count = map(int, line.split())
         if inside <= number < inside + count:
             return True
@@ -92,8 +95,9 @@ def is_nested() -> bool:
 
 
 def has_capability(number: int) -> bool:
-    """Is the capability in the effective set, as far as /proc tells?"""
-    return bool(int(status("CapEff") or "0", 16) >> number & 1)
+    """Is the capability in the effective set? Where /proc does not tell, it may be."""
+    found = status("CapEff")
+    return found is None or bool(int(found, 16) >> number & 1)
 
 
 def is_filtered() -> bool:

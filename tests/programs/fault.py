@@ -28,11 +28,23 @@ def zombies() -> int:
         return 0
 
 
+def start(marker: str, isolation: netless.Isolation, *, by_fork: bool, **options) -> int:
+    """The exit status of a child, or of a worker that is forked, which writes the marker."""
+    command = ["/bin/sh", "-c", 'echo "$(readlink /proc/self/ns/net)" > "$0"', marker]
+    if not by_fork:
+        return netless.Popen(command, isolation=isolation, **options).wait()
+    context = netless.get_context("fork", isolation)
+    worker = context.Process(target=os.execv, args=(command[0], command))
+    worker.start()
+    worker.join()
+    return worker.exitcode
+
+
 def main() -> None:
     marker, options, *injection = sys.argv[1:]
     options = json.loads(options)
     isolation = netless.Isolation(**options.pop("isolation", {}))
-    warm = options.pop("warm", True)
+    warm, by_fork = options.pop("warm", True), options.pop("by_fork", False)
     if options.pop("preexec", False):
         options["preexec_fn"] = lambda: None
     if warm:
@@ -47,12 +59,7 @@ def main() -> None:
         time.sleep(0.01)
     result = {"kind": None, "step": None, "errno": None, "cause": None}
     try:
-        child = netless.Popen(
-            ["/bin/sh", "-c", 'echo "$(readlink /proc/self/ns/net)" > "$0"', marker],
-            isolation=isolation,
-            **options,
-        )
-        result["status"] = child.wait()
+        result["status"] = start(marker, isolation, by_fork=by_fork, **options)
     except Exception as error:
         result["kind"] = type(error).__name__
         for name in ("step", "errno", "cause"):
