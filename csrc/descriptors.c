@@ -76,7 +76,7 @@ static int is_unix_by_name(int fd)
    socket can still be pointed at a path. */
 static int classify_socket(int fd, int unix_sockets, int *family)
 {
-    struct sockaddr_storage peer;
+    struct sockaddr_storage peer = {.ss_family = AF_UNSPEC};
     socklen_t size = sizeof peer;
 
     *family = socket_option(fd, SO_DOMAIN);
@@ -89,7 +89,8 @@ static int classify_socket(int fd, int unix_sockets, int *family)
     int type = socket_option(fd, SO_TYPE);
     if (type != SOCK_STREAM && type != SOCK_SEQPACKET)
         return NETLESS_KIND_SOCKET;
-    return syscall(SYS_getpeername, fd, &peer, &size) < 0 ? NETLESS_KIND_SOCKET : NETLESS_KIND_FINE;
+    int has_peer = syscall(SYS_getpeername, fd, &peer, &size) == 0 && peer.ss_family == AF_UNIX;
+    return has_peer ? NETLESS_KIND_FINE : NETLESS_KIND_SOCKET;
 }
 
 /* Whatever driver it has: a serial console, say. */
@@ -128,9 +129,12 @@ static int classify_file(int fd, unsigned int mode)
 {
     struct statfs system;
 
+    memset(&system, 0, sizeof system);
     if (fstatfs(fd, &system) < 0)
         return NETLESS_KIND_UNKNOWN;
     switch ((unsigned long)system.f_type) {
+    case 0:                     /* none has that: the call said yes and did nothing */
+        return NETLESS_KIND_UNKNOWN;
     case NSFS_MAGIC:
         return NETLESS_KIND_NAMESPACE;
     case PIDFS_MAGIC:
@@ -163,8 +167,11 @@ int netless_classify(int fd, int unix_sockets, int *family)
     struct statx found;
 
     *family = -1;
+    memset(&found, 0, sizeof found);
     if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_MODE, &found) < 0)
         return errno == EBADF ? NETLESS_KIND_FINE : NETLESS_KIND_UNKNOWN;
+    if (!(found.stx_mask & STATX_TYPE))
+        return NETLESS_KIND_UNKNOWN;
     switch (found.stx_mode & S_IFMT) {
     case S_IFIFO:
         return NETLESS_KIND_FINE;
@@ -195,7 +202,7 @@ int netless_each_descriptor(struct netless_launch *launch,
     };
     _Alignas(struct entry) char buffer[2048];
     int directory = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int result = 0;
+    int result = 0, lists_itself = 0;
     long size = 0;
 
     if (directory < 0)
@@ -205,12 +212,17 @@ int netless_each_descriptor(struct netless_launch *launch,
         for (long at = 0; result == 0 && at < size;) {
             const struct entry *entry = (const struct entry *)(buffer + at);
             int fd = netless_number(entry->name);
+            lists_itself |= fd == directory;
             if (fd > 2 && fd != directory)
                 result = visit(launch, fd);
             at += entry->length;
         }
     }
     close(directory);
+    if (result == 0 && size == 0 && !lists_itself) {
+        errno = EIO;            /* a list of nothing is none */
+        return -1;
+    }
     return size < 0 ? -1 : result;
 }
 

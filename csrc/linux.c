@@ -282,11 +282,12 @@ static int write_file(int proc_pid, const char *name, const char *text)
     int fd = open(path, O_WRONLY | O_CLOEXEC);
     if (fd < 0)
         return -1;
-    ssize_t written = write(fd, text, strlen(text));
-    int error = errno;
+    size_t length = strlen(text);
+    ssize_t written = write(fd, text, length);
+    int error = written >= 0 ? EIO : errno;
     close(fd);
     errno = error;
-    return written < 0 ? -1 : 0;
+    return written == (ssize_t)length ? 0 : -1;
 }
 
 /* A whole file of /proc as text; -1 where it does not fit. */

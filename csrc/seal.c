@@ -742,16 +742,18 @@ static int prove_domain(const struct netless_plan *plan, const struct outsider *
     return plan->landlock_net ? prove_tcp() : -1;
 }
 
-/* What is static on a system is proved once, by the probe; the filter for every child. */
+/* What is static on a system is proved once, by the probe; the filter for every child, and
+   the domain where nothing else keeps a child from other processes' memory. */
 static int add_domain(const struct netless_plan *plan, int is_probe, struct netless_report *report)
 {
     if (!(plan->layers & NETLESS_LAYER_LANDLOCK))
         return 0;
-    int saw_parent = is_probe && plan->way == NETLESS_WAY_FILTER && sees_parent();
-    struct outsider it = is_probe ? make_outsider(plan) : (struct outsider){.fd = -1};
+    int is_alone = plan->way == NETLESS_WAY_FILTER, proves = is_probe || is_alone;
+    int saw_parent = is_alone && sees_parent();
+    struct outsider it = proves && !saw_parent ? make_outsider(plan) : (struct outsider){.fd = -1};
     int result = settle_layer(plan, report, NETLESS_LAYER_LANDLOCK, NETLESS_STEP_LANDLOCK,
                               insist(plan, install_landlock));
-    int proof = result == 0 && is_probe ? prove_domain(plan, &it, saw_parent) : 1;
+    int proof = result == 0 && proves ? prove_domain(plan, &it, saw_parent) : 1;
     if (it.fd >= 0)
         close(it.fd);
     if (proof < 0)

@@ -247,10 +247,10 @@ static int check(struct netless_launch *launch, int fd)
 {
     int flags = fcntl(fd, F_GETFD);
 
-    if (flags < 0 || fd == launch->channel[1])  /* not there, or this launch's own */
-        return 0;
-    if ((flags & FD_CLOEXEC) && !launch->request->stays)        /* not there after execve */
-        return 0;
+    if ((flags < 0 && errno == EBADF) || fd == launch->channel[1])
+        return 0;                       /* not there, or this launch's own */
+    if (flags >= 0 && (flags & FD_CLOEXEC) && !launch->request->stays)
+        return 0;                       /* not there after execve */
     return look_at(launch, fd);
 }
 
@@ -301,7 +301,10 @@ static int shut(struct netless_launch *launch, int fd)
         return -1;
     int result = dup2(nothing, fd);
     close(nothing);
-    return result < 0 ? -1 : fcntl(fd, F_SETFD, FD_CLOEXEC);
+    if (result < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
+        return -1;
+    errno = EEXIST;             /* should it still be there */
+    return netless_classify(fd, launch->plan->unix_sockets, &family) == NETLESS_KIND_FINE ? 0 : -1;
 }
 
 /* A child that stays has all that its parent had open, close-on-exec or not.

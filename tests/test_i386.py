@@ -53,7 +53,8 @@ def place(programs) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def launch(place: Path) -> str:
     """tests/kernels/launch.c: one child by the launch path, without Python."""
-    own = [image.HERE / "launch.c", image.HERE / "opened.c", "-I", ROOT / "csrc"]
+    names = ("launch.c", "opened.c", "around.c")
+    own = [*(image.HERE / name for name in names), "-I", ROOT / "csrc", "-pthread"]
     sources = image.launch_sources(place, [])
     flags = ["-std=gnu11", "-O2", "-Wall", "-Werror", *STATIC32, f"-Wl,{image.WRAPPED}"]
     command = [need("gcc"), *flags, *sources, *own, "-o", place / "launch"]

@@ -539,7 +539,10 @@ strace = ["strace", "-qq", "-o", "/dev/null", "-e", "inject=write:delay_enter=20
 process = subprocess.Popen([*strace, sys.argv[1], "--", "true"])
 
 def children(pid):
-    found = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    try:
+        found = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except (FileNotFoundError, ProcessLookupError):  # one that strace only tries things with
+        return []
     return [int(pid) for pid in found.split()]
 
 end = time.monotonic() + 20

@@ -249,9 +249,10 @@ LAYER_REFUSED = {
 }
 DIED = Finding(
     "refused",
-    "the process at the other end was killed before it could report",
-    "try again, and look for what kills it: the kernel log names the out-of-memory killer",
-    "The process that was to be isolated was killed before it could report.",
+    "the process at the other end was killed, or may not write, before it could report",
+    "try again; look for a sandbox around this process that refuses write(2), or for what kills "
+    "processes here: the kernel log names the out-of-memory killer",
+    "The process that was to be isolated ended before it could report.",
 )
 STALE = Finding(
     "refused",

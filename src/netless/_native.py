@@ -285,9 +285,14 @@ def _settle_alone(isolation: Isolation) -> Plan:
     """On a pair of namespaces that nobody else joins, for a process that does not execute."""
     if not is_available():
         raise _diagnosis.unavailable(_diagnosis.NO_EXTENSION)
-    return _settle(
-        isolation, lambda wanted: _settle_with(wanted, _make_namespace(wanted.map_root), True)
-    )
+    return _settle(isolation, _settle_own)
+
+
+def _settle_own(isolation: Isolation) -> Plan:
+    try:
+        return _settle_with(isolation, _make_namespace(isolation.map_root), True)
+    except _Stale as stale:  # it was made this moment: whatever it is, it is not that
+        raise_isolation_failure(stale.report)
 
 
 def _settle_filter(isolation: Isolation) -> Plan:

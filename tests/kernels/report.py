@@ -126,7 +126,9 @@ class Results:
         if plan is None:
             return None
         sealed = SimpleNamespace(euid=plan["euid"])
-        return _native._guarantees(SimpleNamespace(**plan, sealed=sealed, inherit_sockets=0))
+        return _native._guarantees(
+            SimpleNamespace(**{"unproved": 0, **plan}, sealed=sealed, inherit_sockets=0)
+        )
 
     def proof(self, user: str, kind: str) -> str:
         """How the network namespace of these children was proved to be the right one."""
