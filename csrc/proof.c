@@ -181,12 +181,13 @@ static int is_of_a_new_namespace(const char *name)
     return 0;
 }
 
+/* -1 where it cannot be asked. */
 static int is_down(int control, const char *name)
 {
-    struct ifreq request = {.ifr_flags = 0};
+    struct ifreq request = {.ifr_flags = IFF_UP};
 
     memcpy(request.ifr_name, name, strlen(name) + 1);
-    return ioctl(control, SIOCGIFFLAGS, &request) == 0 && !(request.ifr_flags & IFF_UP);
+    return ioctl(control, SIOCGIFFLAGS, &request) < 0 ? -1 : !(request.ifr_flags & IFF_UP);
 }
 
 /* /proc/self/net/dev: two lines of headings, then "  NAME: ..." for every device. */
@@ -206,8 +207,9 @@ static int holds_nothing_in(const char *text, int control)
             return 0;
         memcpy(name, text, (size_t)(end - text));
         name[end - text] = '\0';
-        if (!is_of_a_new_namespace(name) || !is_down(control, name))
-            return 0;
+        int is_harmless = is_of_a_new_namespace(name) ? is_down(control, name) : 0;
+        if (is_harmless != 1)
+            return is_harmless;
         devices++;
         text = next + 1;
     }

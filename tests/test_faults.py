@@ -53,44 +53,11 @@ LISTED = {"socket inherited", "socket inherited by netless-exec", "socket at a f
 MADE_COLD = {"shared", "private", "loopback", "map-root", "preexec", "setns refused", "user"}
 STANDARD = {"socket as stdin", "AF_UNIX socket as stdin", "socket inherited"}
 OPEN = [
-    # A descriptor whose flags cannot be read counts as one that is not there (spawn.c, check).
-    Open("failure", {*STANDARD, "socket inherited by netless-exec"}, "fcntl:.*", LEADS_OUT),
-    Open("failure", {"namespace passed"}, "fcntl:.*", LEADS_OUT),
-    Open("sandbox", STANDARD, "fcntl=.*", LEADS_OUT),
-    # A namespace that is not proved comes out of isolate() and workers as a private class.
-    Open("failure", {"isolate()", "executor", *FORKED}, "(ioctl|socket|statx):.*", UNTYPED),
-    Open("lie", {"isolate()", "executor", *FORKED}, "(ioctl|setns|socket|statx):.*", UNTYPED),
-    Open("sandbox", {"isolate()", *FORKED}, "(ioctl|socket)=.*", UNTYPED),
-    # Landlock's domain is proved in a probe, and not in a launch.
-    Open(
-        "lie",
-        {"filter", "netless-exec by filter"},
-        "landlock_restrict_self:.*",
-        "reached an abstract socket outside",
-    ),
-    # A map that was not written whole counts as written (linux.c, write_file).
-    Open("lie", BY_EXEC, "write:.*", IDS),
-    # What was not filled in is believed, and a list is not missed (descriptors.c, spawn.c).
-    Open("lie", {"namespace passed"}, "fstatfs:.*", LEADS_OUT),
-    Open("lie", {"AF_UNIX socket as stdin"}, "getpeername:.*", LEADS_OUT),
-    Open("lie", LISTED, "(getdents64|statx|dup2):.*", LEADS_OUT),
-    Open("lie", {"socket at isolate()"}, "(getdents64|statx):.*", LEADS_OUT),
     # A report that is refused, and a wait, are called a kill.
     Open(
         "sandbox", {*MADE_COLD, "isolate()", *FORKED, "fork worker by filter"}, "write=.*", UNTRUE
     ),
     Open("sandbox", {*MADE_COLD, *FILTERED, "isolate()", *FORKED, "fallback"}, "wait4=.*", UNTRUE),
-    # A proof that cannot be asked for is EEXIST, "File exists", as one that failed.
-    Open(
-        "sandbox",
-        {*MADE_COLD, *FILTERED, *BY_EXEC, "inherit", "fallback"},
-        "(socket|bind|connect)=.*",
-        UNTRUE,
-    ),
-    Open(
-        "sandbox", set(faulting.CONTRABAND) - FORKED - {"socket at isolate()"}, "socket=.*", UNTRUE
-    ),
-    Open("sandbox", {*BY_EXEC, "socket inherited by netless-exec"}, "ioctl=.*", UNTRUE),
     # Who cannot be asked for its powers is said to have those of root.
     Open("sandbox", {*FILTERED, "netless-exec by filter"}, "(capget|getresuid)=.*", UNTRUE),
 ]
