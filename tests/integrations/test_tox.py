@@ -14,6 +14,7 @@ from support import PATIENCE, Listener, need, need_module
 
 (PAGE,) = blocks("integrations.md", "ini")
 COMMANDS = """
+package = wheel
 pass_env = TRY_*
 commands_pre = python attempt.py pre
 commands = python attempt.py commands
