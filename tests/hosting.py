@@ -62,7 +62,7 @@ class Place:
         }
 
     def run(self, *command: object, check: bool = True, **options) -> subprocess.CompletedProcess:
-        options = {"capture_output": True, "text": True, "timeout": 2 * PATIENCE, **options}
+        options = {"capture_output": True, "text": True, "timeout": 4 * PATIENCE, **options}
         environment = {**self.environment, **options.pop("env", {})}
         done = subprocess.run(
             [str(word) for word in command], cwd=self.folder, env=environment, **options
