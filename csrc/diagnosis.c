@@ -200,13 +200,15 @@ static const struct netless_finding *making_refused(int error)
     return is_apparmor ? &APPARMOR : &UNEXPLAINED;
 }
 
-static const struct netless_finding *mapping_refused(void)
+static const struct netless_finding *mapping_refused(int error)
 {
     if (is_unmapped())
         return &UNMAPPED;
     if (geteuid() == 0 && !(status("\nCapEff:") >> CAP_SETFCAP & 1))
         return &SETFCAP;
-    return is_apparmor_restricted() ? &APPARMOR : NULL;
+    if (is_apparmor_restricted())
+        return &APPARMOR;
+    return error == EACCES ? &UNWRITABLE_PROC : NULL;
 }
 
 static const struct netless_finding *not_permitted(int step, int error)
@@ -214,7 +216,7 @@ static const struct netless_finding *not_permitted(int step, int error)
     if (IS_AMONG(step, MAKING))
         return making_refused(error);
     if (IS_AMONG(step, MAPPING))
-        return mapping_refused();
+        return mapping_refused(error);
     if (step == NETLESS_STEP_LOOPBACK)
         return is_apparmor_restricted() ? &APPARMOR : &POWERLESS;
     return NULL;

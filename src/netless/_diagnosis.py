@@ -171,6 +171,13 @@ READ_ONLY_PROC = Finding(
     f"mount proc read-write; {OR_FILTER}",
     "The proc file system is read only, so a new user namespace cannot be set up.",
 )
+UNWRITABLE_PROC = Finding(
+    "refused",
+    "a sandbox around this process lets nobody write to /proc, and a new user namespace is set up "
+    "by writing there",
+    f"allow writing to /proc in that sandbox; {OR_FILTER}",
+    "A sandbox around this process keeps a new user namespace from being set up.",
+)
 USERNS_SYSCTL = Finding(
     "user-namespaces-disabled",
     "user.max_user_namespaces is used up or 0 (this is a limit, not the disk)",
@@ -194,7 +201,8 @@ NESTED = Finding(
     "nested-too-deep",
     "user namespaces nest at most 32 deep (this is a limit, not the disk); or an outer "
     "namespace's user.max_user_namespaces is used up",
-    "start this from an outer namespace (outside Flatpak, or without bwrap --disable-userns)",
+    "start this from an outer namespace (outside Flatpak, or without bwrap --disable-userns); "
+    f"{OR_FILTER}",
     "User namespaces are nested too deep here, or an outer limit for them is used up.",
 )
 UNMAPPED = Finding(
@@ -433,19 +441,21 @@ def _making_refused(error: int) -> Finding:
     return APPARMOR if is_apparmor else UNEXPLAINED
 
 
-def _mapping_refused() -> Finding | None:
+def _mapping_refused(error: int) -> Finding | None:
     if _is_unmapped():
         return UNMAPPED
     if os.geteuid() == 0 and not has_capability(CAP_SETFCAP):
         return SETFCAP
-    return APPARMOR if is_apparmor_restricted() else None
+    if is_apparmor_restricted():
+        return APPARMOR
+    return UNWRITABLE_PROC if error == errno.EACCES else None
 
 
 def _not_permitted(step: str, error: int) -> Finding | None:
     if step in MAKING:
         return _making_refused(error)
     if step in MAPPING:
-        return _mapping_refused()
+        return _mapping_refused(error)
     if step == "loopback":
         return APPARMOR if is_apparmor_restricted() else POWERLESS
     return None

@@ -13,10 +13,11 @@ import errno
 import marshal
 import os
 import re
+import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -114,10 +115,12 @@ def _needs_extension(what: str) -> NetworkIsolationUnavailable:
 
 
 def wrapper_command(
-    args: Sequence[str | os.PathLike[str]],
+    args: Iterable[str | bytes | os.PathLike[str] | os.PathLike[bytes]],
     isolation: Isolation = Isolation(),  # noqa: B008
     *,
     native: bool = True,
+    check: bool = False,
+    path: str | None = None,
 ) -> list[str]:
     """The external command that runs ``args`` without network on this platform.
 
@@ -125,20 +128,116 @@ def wrapper_command(
     ``native=False`` or with ``mechanism="wrapper"``, it is ``unshare`` or ``sandbox-exec``,
     which leave out the seal and cannot give loopback.
 
-    Nothing is run and nothing is checked by it: the wrapper's own failure is the
-    exit status of the command.
+    Without ``check`` nothing is run and nothing is looked up: the wrapper's own failure is
+    the exit status of the command.  With ``check``, for hosts that start processes
+    themselves, isolation is required first and the program looked up then, so that both
+    fail here and not in the host's process later.
+
+    Args:
+        args: the program and its arguments.
+        isolation: what to keep it from.
+        native: False for ``unshare`` or ``sandbox-exec`` even where ``netless-exec`` is installed.
+        check: raise now what would be an exit status later.  The command then holds the
+            program's absolute path.
+        path: folders to look the program up in, as in the environment variable PATH, when
+            ``check`` is true; None for this process's own.
 
     Raises:
+        TypeError: ``args`` is one string or path, or one of its items, or another argument,
+            is of a type that cannot be meant.
+        ValueError: ``args`` is empty or holds a null byte.
         NetworkIsolationUnavailable: there is no wrapper on this platform, or it
-            cannot give what ``isolation`` asks for.
+            cannot give what ``isolation`` asks for; with ``check`` also: it does not work here.
+        FileNotFoundError: with ``check``: there is no such program.
+        PermissionError: with ``check``: the program may not be executed.
     """
-    arguments = [os.fspath(argument) for argument in args]
+    arguments = _texts(args)
+    if not isinstance(isolation, Isolation):
+        raise TypeError(f"isolation must be a netless.Isolation, not {isolation!r}")
+    if path is not None and not isinstance(path, str):
+        raise TypeError(f"path must be a str or None, not {path!r}")
     launcher = _launcher.find() if native and isolation.mechanism != "wrapper" else None
+    if check:
+        from ._popen import uses_wrapper
+
+        if uses_wrapper(isolation):
+            launcher = None  # its way cannot be tried without the extension
+        _require(isolation, launcher)
+        arguments[0] = _look_up(arguments[0], path)
     if launcher is not None:
         return _launcher.command(launcher, arguments, isolation)
+    return [*_external(isolation), *arguments]
+
+
+def _texts(args: Iterable[str | bytes | os.PathLike[str] | os.PathLike[bytes]]) -> list[str]:
+    """The arguments of a command, each a str.
+
+    Raises:
+        TypeError, ValueError: see :func:`wrapper_command`.
+    """
+    if isinstance(args, (str, bytes, os.PathLike)):
+        raise TypeError(f"args must be a sequence of a program and its arguments, not {args!r}")
+    try:
+        arguments = [os.fsdecode(argument) for argument in args]
+    except TypeError as error:
+        raise TypeError(f"args must be a sequence of strings or paths: {error}") from None
+    if not arguments:
+        raise ValueError("args must hold a program at least")
+    if any("\0" in argument for argument in arguments):
+        raise ValueError("embedded null byte")
+    return arguments
+
+
+def _external(isolation: Isolation) -> list[str]:
+    """``unshare`` or ``sandbox-exec`` for this isolation, up to the program.
+
+    Raises:
+        NetworkIsolationUnavailable: there is none here, or it cannot give this.
+    """
+    own = "seatbelt" if sys.platform == "darwin" else "namespace"
+    if isolation.mechanism not in ("auto", "wrapper", own):
+        raise _needs_extension(f"mechanism={isolation.mechanism!r}")
     if isolation.loopback:
         raise _needs_extension("loopback=True in an external command")
-    return [*_prefix(isolation), *arguments]
+    return _prefix(isolation)
+
+
+def _require(isolation: Isolation, launcher: str | None) -> None:
+    """Run what the command will run up to the program, once.
+
+    Raises:
+        NetworkIsolationUnavailable: it does not work here.
+    """
+    if launcher is not None:
+        from ._probe import require
+
+        require(isolation)
+    else:
+        _external(isolation)
+        settle(replace(isolation, mechanism="wrapper", fallback=None))
+
+
+def _look_up(program: str, path: str | None) -> str:
+    """The absolute path of a program, found as :func:`os.execvpe` finds it.
+
+    Raises:
+        FileNotFoundError, PermissionError: as ``execve`` would.
+    """
+    from ._popen import candidates
+
+    number = errno.ENOENT
+    for found in candidates(program, None if path is None else {"PATH": path}):
+        try:
+            is_file = stat.S_ISREG(os.stat(found).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            number = error.errno or errno.EACCES
+            continue
+        if is_file and os.access(found, os.X_OK):
+            return os.path.join(os.getcwd(), os.fsdecode(found))
+        number = errno.EACCES
+    raise OSError(number, os.strerror(number), program)
 
 
 # ---- one launch ----

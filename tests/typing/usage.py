@@ -20,6 +20,7 @@ assert_type(subprocess.Popen(["ls"], text=True, stdout=subprocess.PIPE), subproc
 assert_type(subprocess.getstatusoutput("ls"), tuple[int, str])
 assert_type(subprocess.probe(), Probe)
 assert_type(subprocess.wrapper_command(["ls"]), list[str])
+assert_type(subprocess.wrapper_command(("ls",), check=True, path="/bin"), list[str])
 assert_type(NetworkIsolationUnavailable.code, str)
 assert_type(subprocess.get_context("spawn").Process(target=print).exitcode, int | None)
 assert_type(subprocess.ProcessPoolExecutor(2, isolation=Isolation()).isolation, Isolation)
