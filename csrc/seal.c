@@ -645,6 +645,19 @@ struct outsider {
     socklen_t size;
 };
 
+static int reaches(const struct outsider *it)
+{
+    int fd = (int)syscall(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    int result = fd < 0 ? -1 : (int)syscall(SYS_connect, fd, &it->name, it->size);
+    int error = errno;
+
+    if (fd >= 0)
+        close(fd);
+    errno = error;
+    return result == 0;
+}
+
+/* One that is reached before the domain: a sandbox that refuses the attempt is no proof of it. */
 static struct outsider make_outsider(const struct netless_plan *plan)
 {
     struct outsider it = {.fd = -1, .name = {.sun_family = AF_UNIX}, .size = sizeof it.name};
@@ -653,8 +666,9 @@ static struct outsider make_outsider(const struct netless_plan *plan)
         return it;
     it.fd = (int)syscall(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (it.fd < 0 || syscall(SYS_bind, it.fd, &it.name, sizeof(sa_family_t)) < 0 ||
-        syscall(SYS_getsockname, it.fd, &it.name, &it.size) < 0) {
-        close(it.fd);
+        syscall(SYS_getsockname, it.fd, &it.name, &it.size) < 0 || !reaches(&it)) {
+        if (it.fd >= 0)
+            close(it.fd);
         it.fd = -1;
     }
     return it;
@@ -663,26 +677,24 @@ static struct outsider make_outsider(const struct netless_plan *plan)
 /* What the new domain shuts off is what came before it: EPERM (Linux 6.12). */
 static int prove_scope(const struct outsider *it)
 {
-    int fd = (int)syscall(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    int is_shut = fd >= 0 && syscall(SYS_connect, fd, &it->name, it->size) < 0 && errno == EPERM;
-
-    if (fd >= 0)
-        close(fd);
-    return is_shut;
+    return !reaches(it) && errno == EPERM;
 }
 
 /* With TCP rights alone (before Linux 6.12) it is binding that is refused: EACCES.
-   -1 where a sandbox refuses the socket already. */
+   -1 where a sandbox refuses the socket, or that, already. */
 static int prove_tcp(void)
 {
     struct sockaddr_in nowhere = {.sin_family = AF_INET};
     int fd = (int)syscall(SYS_socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int result = fd < 0 ? -1 : (int)syscall(SYS_bind, fd, &nowhere, sizeof nowhere);
+    int error = errno;
 
-    if (fd < 0)
-        return -1;
-    int is_shut = syscall(SYS_bind, fd, &nowhere, sizeof nowhere) < 0 && errno == EACCES;
-    close(fd);
-    return is_shut;
+    if (fd >= 0)
+        close(fd);
+    errno = error;
+    if (result == 0)
+        return 0;
+    return fd >= 0 && error == EACCES ? 1 : -1;
 }
 
 /* May this process look into its parent? Not from a domain that the parent is not in, and
@@ -739,6 +751,7 @@ static int prove_domain(const struct netless_plan *plan, const struct outsider *
         return !sees_parent();
     if (it->fd >= 0)
         return prove_scope(it);
+    errno = EPERM;
     return plan->landlock_net ? prove_tcp() : -1;
 }
 
@@ -753,9 +766,12 @@ static int add_domain(const struct netless_plan *plan, int is_probe, struct netl
     struct outsider it = proves && !saw_parent ? make_outsider(plan) : (struct outsider){.fd = -1};
     int result = settle_layer(plan, report, NETLESS_LAYER_LANDLOCK, NETLESS_STEP_LANDLOCK,
                               insist(plan, install_landlock));
-    int proof = result == 0 && proves ? prove_domain(plan, &it, saw_parent) : 1;
+    int proof = result == 0 && proves ? prove_domain(plan, &it, saw_parent) : 1, error = errno;
     if (it.fd >= 0)
         close(it.fd);
+    errno = error;
+    if (proof < 0 && is_alone && is_probe)
+        return netless_fail(report, NETLESS_STEP_VERIFY_LANDLOCK);
     if (proof < 0)
         report->unproved |= report->layers & NETLESS_LAYER_LANDLOCK;
     if (result < 0 || proof != 0)

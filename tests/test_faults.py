@@ -53,6 +53,8 @@ LISTED = {"socket inherited", "socket inherited by netless-exec", "socket at a f
 MADE_COLD = {"shared", "private", "loopback", "map-root", "preexec", "setns refused", "user"}
 STANDARD = {"socket as stdin", "AF_UNIX socket as stdin", "socket inherited"}
 OPEN = [
+    # The process that isolates itself is the one that is asked afterwards: it is lied to then, too.
+    Open("lie", {"isolate() by filter"}, "socket:retval=0", "ran with Internet sockets"),
     # A report that is refused, and a wait, are called a kill.
     Open(
         "sandbox", {*MADE_COLD, "isolate()", *FORKED, "fork worker by filter"}, "write=.*", UNTRUE
