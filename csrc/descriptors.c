@@ -3,7 +3,9 @@
  * and how to close them.
  */
 #define _GNU_SOURCE
-#define _FILE_OFFSET_BITS 64     /* file systems of any size, on 32-bit machines too */
+#if __SIZEOF_POINTER__ == 4
+#define _FILE_OFFSET_BITS 64     /* file systems of any size; elsewhere it would want fcntl64, glibc 2.28 */
+#endif
 #include "spawn.h"
 
 #include <errno.h>
