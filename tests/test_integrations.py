@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import netless
-from support import PATIENCE
+from support import PATIENCE, need
 
 HOSTS = {  # module: its host on an index, a major version that was not tried
     "build": ("pyproject_hooks", "2.0"),
@@ -100,3 +101,12 @@ for modules, names in ((early, hosts), (set(sys.modules), set(hosts) - {"importl
 def test_package_itself_imports_no_host(package: Path) -> None:
     done = run("import netless.integrations; print(netless.__name__)", package, alone=True)
     assert done.stdout == "netless\n", done.stderr
+
+
+@pytest.mark.isolated
+def test_command_for_any_other_host_as_on_the_page() -> None:
+    page = Path(__file__).resolve().parent.parent / "docs" / "integrations.md"
+    last = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)[-1]
+    names: dict[str, list[str]] = {}
+    exec(last, names)
+    assert names["command"][-3:] == ["--", need("make"), "check"]

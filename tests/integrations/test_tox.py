@@ -1,4 +1,4 @@
-"""The plugin for tox: commands have no network, what installs has."""
+"""tox and nox: commands have no network, what installs has."""
 
 from __future__ import annotations
 
@@ -151,3 +151,25 @@ def test_interrupted_commands_end(place: Place, package: Path) -> None:
         process.send_signal(signal.SIGINT)
         process.stdout.read()
         assert process.wait(PATIENCE) != 0
+
+
+def test_nox_as_on_the_page(
+    place: Place, package: Path, report, index: Index, listener4: Listener
+) -> None:
+    need_module("nox")
+    (source,) = (block for block in blocks("integrations.md", "python") if "import nox" in block)
+    asked = "import os, sys; assert os.environ['VIRTUAL_ENV'] == sys.prefix; import needed, attempt"
+    command = ["python", "-c", asked + "; attempt.attempt('nox')"]
+    source = source.replace('["pytest"]', repr(command)).replace('"pytest"', '"needed"')
+    ours = f"netless.wrapper_command({command})"
+    assert ours in source
+    for text, outcome in (
+        (source, "refused 101"),
+        (source.replace(ours, repr(command)), "reached"),
+    ):
+        (package / "noxfile.py").write_text(text)
+        before = listener4.reached, index.requests
+        place.run(sys.executable, "-m", "nox", "-f", package / "noxfile.py")
+        assert report() == f"nox {outcome}\n"
+        assert (listener4.reached > before[0]) == (outcome == "reached")
+        assert index.requests > before[1], "nothing was installed"
